@@ -8,10 +8,14 @@ PYTEST_WORKERS ?= auto
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SLOW := tests/emulator tests/kernels
+# A file is of one worker, which loads its kernels once; files are handed out in the order of conftest.
+ORDERED := --dist loadfile --no-loadscope-reorder
+# What one worker or command has compiled the others read, also where the shell says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format mutations gpu-test matrix models emulator-alone clean
+.PHONY: help demo test quick lint format mutations exhaustive gpu-test matrix models emulator-alone clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,10 +24,10 @@ demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, inspected an
 	$(BIN)/flash-attention ladder run --plot $(PLOT)
 
 test: lint ## lint, types, tests
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED)
 
 quick: lint ## the inner loop: lint, types, and the tests that are quick
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow" $(SLOW:%=--ignore=%)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED) -m "not slow" $(SLOW:%=--ignore=%)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, import-linter, clang-format; changes nothing
 	$(BIN)/ruff check .
@@ -38,7 +42,10 @@ format: $(INSTALLED) ## rewrite Python and CUDA sources in the house format
 	$(HEADERS) | xargs -0 -r $(BIN)/clang-format -i
 
 mutations: $(INSTALLED) ## plant every mistake of the tables in the kernels, and see that each is caught
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m mutations
+	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED) -m mutations
+
+exhaustive: $(INSTALLED) ## the cases that `make test` leaves to others of their kind
+	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED) -m exhaustive
 
 gpu-test: $(INSTALLED) ## only the tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -14,7 +14,7 @@ from flash_attention.arch import ARCHES
 from flash_attention.compile import nvrtc_version
 from flash_attention.compile.library import nvrtc_library
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import check_output, generate_qkv
 

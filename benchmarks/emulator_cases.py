@@ -20,7 +20,7 @@ import torch
 
 from flash_attention import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import generate_qkv
 from ptx_emulator import Empty, UserKernel
 from tests.user_kernel.corpus_kernels import corpus_kernel, floats

@@ -129,7 +129,7 @@ def compile_all(todo: Sequence[RandomProblem]) -> int:
     """Fills the compile cache by all cores; how many kernels there are."""
     plans = [plan_of(problem) for problem in todo]
     jobs = {
-        Job(plan.config, plan.arch, plan.recipe.features): None
+        Job(plan.config, plan.choice.setting.arch, plan.recipe.features): None
         for plan in plans
         if plan is not None and not plan.idle
     }

@@ -26,7 +26,7 @@ from flash_attention.families.passes import Pass
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import Rung, get_ladder
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import check_output, generate_qkvo

@@ -11,9 +11,8 @@ from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 from flash_attention.families.sm80.backward.heuristic import heuristic
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import BackwardEmulation, emulate_backward_plan
-from flash_attention.launch.emulation import Settings
+from flash_attention.launch.emulation import BackwardEmulation, Settings, emulate_backward_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradient_judge import GradientJudge
 from tests.feature_cases import MadeCase
@@ -53,7 +52,7 @@ def emulated_backward(
     call: BackwardCall, config: KernelConfig, *, arch: str = "sm_80", schedule: str = "lockstep"
 ) -> BackwardEmulation:
     """A backward pass in the emulator, where nothing may be found."""
-    plan = BackwardPlan(call, config, ARCHES[arch])
+    plan = Plan(call, config, ARCHES[arch])
     result = emulate_backward_plan(plan, call, Settings(schedule))
     assert list(map(str, result.findings)) == []
     return result

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Skips what needs a GPU where there is none, and keeps compiled kernels out of the home folder."""
+"""Which tests run and in what order. Kernels stay on disk, and little in memory."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,17 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
+LONG = {
+    "distributed/test_attention.py",
+    "emulator/native/test_same.py",
+    "examples/test_examples.py",
+    "launch/test_decode.py",
+    "render/test_documents.py",
+    "tests/test_random_gradients.py",
+    "tests/test_random_problems.py",
+    "wide/test_emulated.py",
+}
+"""The files that take longest, by the end of their paths."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,20 +37,50 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("FLASH_ATTENTION_CACHE_DIR", str(kernels))
 
 
+def pytest_report_header() -> str:
+    return "" if torch.cuda.is_available() else "no NVIDIA GPU: tests that need one are left out"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "mutations" not in config.option.markexpr:
-        items[:] = [item for item in items if not item.get_closest_marker("mutations")]
-    # What looks at machine code goes first: the emulator then finds the PTX of the same kernels.
-    items.sort(key=lambda item: "kernels" not in item.path.parts)
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+    left_out = {m for m in ("mutations", "exhaustive") if m not in config.option.markexpr}
+    if not torch.cuda.is_available():
+        left_out.add("gpu")
+    dropped = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    config.hook.pytest_deselected(items=dropped)
+    gone = set(dropped)
+    items[:] = sorted((item for item in items if item not in gone), key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """What looks at machine code goes first: the emulator then finds the PTX of the same kernels.
+    Then go long files, so that no worker has one of them left when the others are done."""
+    if "kernels" in item.path.parts:
+        return 0
+    return 1 if "/".join(item.path.parts[-2:]) in LONG else 2
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what is loaded by now stays, and is not looked through again and again
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_kernels() -> Iterator[None]:
+    """Frees the kernels and results that the tests of a file have made, which are gigabytes."""
+    yield
+    holding = {
+        *("flash_attention.launch.kernels", "flash_attention.launch.plan"),
+        *("flash_attention.launch.programs", "flash_attention.launch.emulation"),
+        "ptx_emulator.program.program",
+    }
+    for module in [m for n, m in sys.modules.items() if n in holding or n.startswith("tests.")]:
+        for name, value in list(vars(module).items()):
+            if name in ("_kernels", "_units", "_plans"):
+                value.clear()
+            elif hasattr(value, "cache_clear"):
+                value.cache_clear()
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

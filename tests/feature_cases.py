@@ -12,7 +12,8 @@ from torch import Tensor
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 

@@ -28,7 +28,7 @@ from flash_attention.call.call import Call
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
 
@@ -143,7 +143,7 @@ def configs(
     """The configs for the small call that run on a device, or on the emulator as they are."""
     do, q, k, v, o, lse = given()
     call = BackwardCall(do, Call(q, k, v, o, **options), lse, None, wanted, deterministic)
-    chosen = [BackwardPlan(call, arch=ARCHES[name]).config for name in ("sm_80", "sm_90")]
+    chosen = [Plan(call, arch=ARCHES[name]).config for name in ("sm_80", "sm_90")]
     if device == "cpu":
         return list(dict.fromkeys(chosen))
     newest = "sm_{}{}".format(*torch.cuda.get_device_capability())
@@ -266,7 +266,7 @@ def test_a_rung_is_one_of_the_backward_ladder() -> None:
     call = BackwardCall(do, Call(q, k, v, o), lse)
     for number in (3, 12):
         config = get_ladder(DType.FP16, 64, pass_=Pass.BACKWARD)[number - 1].config
-        assert BackwardPlan(call, f"rung:{number}").config == config
+        assert Plan(call, f"rung:{number}").config == config
     for function in FUNCTIONS:
         with pytest.raises(UnsupportedError, match="there is no rung 29; the ladder has rungs 1"):
             function("rung:29", do, q, k, v, o, lse)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,7 @@ import pytest
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.files import (
-    check_positive,
     check_writable,
-    checked_fields,
-    checked_rows,
     parse_json,
     read_json,
     write_record,
@@ -149,59 +144,3 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("old", "old")]
     with pytest.raises(UnsupportedError, match=r"cannot write .*: what is above it is no folder"):
         check_writable(tmp_path / "old" / "file")
-
-
-@dataclass(frozen=True)
-class Fields:
-    name: str
-    count: int
-    ms: float
-    on: bool
-    peers: Mapping[str, float]
-    lengths: tuple[int, ...]
-    ratio: float | None = None
-
-
-GOOD = {"name": "a", "count": 3, "ms": 1, "on": True, "peers": {"b": 2.0}, "lengths": [4]}
-
-
-def test_good_fields_pass_and_defaults_may_be_missing() -> None:
-    assert checked_fields(GOOD, Fields) == GOOD
-    assert checked_fields({**GOOD, "ratio": None}, Fields)["ratio"] is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"name": []}, r"name is \[\]; a str is needed"),
-        ({"count": 1.5}, r"count is 1\.5; an int is needed"),
-        ({"count": True}, r"count is True; an int is needed"),
-        ({"ms": None}, r"ms is None; a float is needed"),
-        ({"on": 1}, r"on is 1; a bool is needed"),
-        ({"peers": {"b": "2"}}, r"peers is \{'b': '2'\}; an object of numbers is needed"),
-        ({"peers": {"b": float("nan")}}, r"peers is .*; an object of numbers is needed"),
-        ({"lengths": [1, {}]}, r"lengths is \[1, \{\}\]; a list of whole numbers is needed"),
-        ({"ratio": "x"}, r"ratio is 'x'; a float or null is needed"),
-        ({"more": 1}, r"unknown field 'more'; there are name, count"),
-    ],
-)
-def test_a_field_of_another_type_is_named(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(UnsupportedError, match=why):
-        checked_fields({**GOOD, **changes}, Fields)
-
-
-def test_what_is_no_object_or_has_a_hole_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"^\[1, 2\] is no JSON object"):
-        checked_fields([1, 2], Fields)
-    with pytest.raises(UnsupportedError, match=r"^ms is missing; there are name, count, ms"):
-        checked_fields({k: v for k, v in GOOD.items() if k != "ms"}, Fields)
-
-
-def test_rows_are_told_apart() -> None:
-    cases: tuple[tuple[Any, str], ...]
-    cases = ((None, "no list of rows"), ([], "nothing was measured"), ([1], "row 1: 1 is no JSON"))
-    for rows, why in cases:
-        with pytest.raises(UnsupportedError, match=why):
-            checked_rows(rows, dict)
-    with pytest.raises(UnsupportedError, match=r"^row 2: ms is 0; it must be positive"):
-        checked_rows([{"ms": 1}, {"ms": 0}], lambda row: check_positive(**row))

@@ -14,9 +14,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from flash_attention import UnsupportedError, attention, autograd
-from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.call import Call
-from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.plan import Plan
 from tests.backward_cases import backward_of, flash_config
 from tests.feature_cases import Case, selected
 from tests.gradients import DEVICES, leaves
@@ -192,13 +192,14 @@ def test_a_known_pass_is_deterministic_when_torch_asks_for_it(
     known = Known(CASES[0], device)
     known.keywords["deterministic"] = False
     passes: list[bool] = []
-    run = BackwardPlan.run
+    run = Plan.run
 
-    def noted(plan: BackwardPlan, call: BackwardCall) -> Gradients:
-        passes.append(plan.problem.deterministic)
-        return run(plan, call)
+    def noted(plan: Plan, call: Any, validate: bool = False) -> Any:
+        if isinstance(plan.problem, BackwardProblem):
+            passes.append(plan.problem.deterministic)
+        return run(plan, call, validate)
 
-    monkeypatch.setattr(BackwardPlan, "run", noted)
+    monkeypatch.setattr(Plan, "run", noted)
     for is_asked in (False, False, True, True, False):
         torch.use_deterministic_algorithms(is_asked)
         try:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flash_attention.call.backward_call import Gradients, Wanted
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
+from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, Size
 from tests.random_problems.gradients import (
     GRADIENT_FEATURES,
@@ -27,20 +28,21 @@ from tests.random_problems.shrink import failing_alike, shrink
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
-EMULATED, CHUNKS = 150, 30  # problems of a family, and tests that share them
+DRAWN = 300  # problems of a family
+KERNELS = 12  # of a family that every run of the tests compiles, with those that go with them
 ON_GPU = 50
 SHRINK_TRIES = 50
 
 
 @cache
-def emulated(family: str) -> list[GradientProblem]:
-    """Small problems, those of one kernel next to each other: a kernel is loaded once a process."""
+def emulated(family: str) -> list[list[GradientProblem]]:
+    """Small problems, by kernel."""
 
     def kernels(asked: GradientProblem) -> list[str]:
         return [step.unit.name for step in make_gradients(asked).plan.recipe.steps]
 
-    drawn = (draw_gradients(seed, SMALL, family) for seed in range(EMULATED))
-    return sorted(drawn, key=kernels)
+    drawn = (draw_gradients(seed, SMALL, family) for seed in range(DRAWN))
+    return covering(drawn, kernels, GradientProblem.features)
 
 
 def wrong_with(asked: GradientProblem, device: str = "cpu") -> list[str]:
@@ -63,12 +65,27 @@ def assert_right(asked: GradientProblem, device: str = "cpu") -> None:
         pytest.fail(f"{asked}\n{told}\nsmallest that fails: {smallest}", pytrace=False)
 
 
-@pytest.mark.parametrize("number", range(CHUNKS))
+@pytest.mark.parametrize("number", range(KERNELS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_emulated_kernels_are_right(family: str, number: int) -> None:
-    length = EMULATED // CHUNKS
-    for asked in emulated(family)[number * length :][:length]:
+    for asked in emulated(family)[number]:
         assert_right(asked)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
+    for problems in emulated(family)[KERNELS + number :: 10]:
+        for asked in problems:
+            assert_right(asked)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
+    first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
+    missing = pairs_of(rest, GradientProblem.features) - pairs_of(first, GradientProblem.features)
+    assert len(missing) < 20  # of more than 500
 
 
 ONCE_WRONG = [

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.random_problems.call import GUARD, RandomCall, make, verdict_of
+from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, SMALL, Size, draw, kinds
 from tests.random_problems.problem import (
     FEATURES,
@@ -25,7 +26,8 @@ from tests.random_problems.shrink import failing_alike, shrink
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
-EMULATED, CHUNKS = 150, 30  # problems of a family, and tests that share them
+DRAWN = 300  # problems of a family
+KERNELS = 16  # of a family that every run of the tests compiles
 ON_GPU = 50
 SHRINK_TRIES = 100
 
@@ -36,18 +38,13 @@ def drawn(size: Size, family: str, count: int) -> list[RandomProblem]:
 
 
 @cache
-def emulated(family: str) -> list[RandomProblem]:
-    """Small problems, those of one kernel next to each other: a kernel is loaded once a process."""
+def emulated(family: str) -> list[list[RandomProblem]]:
+    """Small problems, by kernel."""
 
     def kernels(problem: RandomProblem) -> list[str]:
         return [step.unit.name for step in make(problem).plan().recipe.steps]
 
-    return sorted(drawn(SMALL, family, EMULATED), key=kernels)
-
-
-def chunk(family: str, number: int) -> list[RandomProblem]:
-    length = EMULATED // CHUNKS
-    return emulated(family)[number * length :][:length]
+    return covering(drawn(SMALL, family, DRAWN), kernels, RandomProblem.features)
 
 
 def wrong_with(problem: RandomProblem, device: str = "cpu") -> list[str]:
@@ -67,11 +64,27 @@ def assert_right(problem: RandomProblem, device: str = "cpu") -> None:
         pytest.fail(f"{problem}\n{told}\nsmallest that fails: {smallest}", pytrace=False)
 
 
-@pytest.mark.parametrize("number", range(CHUNKS))
+@pytest.mark.parametrize("number", range(KERNELS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_emulated_kernels_are_right(family: str, number: int) -> None:
-    for problem in chunk(family, number):
+    for problem in emulated(family)[number]:
         assert_right(problem)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
+    for problems in emulated(family)[KERNELS + number :: 10]:
+        for problem in problems:
+            assert_right(problem)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
+    first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
+    missing = pairs_of(rest, RandomProblem.features) - pairs_of(first, RandomProblem.features)
+    assert len(missing) < 10  # of more than 500
 
 
 ONCE_WRONG = [

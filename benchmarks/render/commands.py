@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.render.blocks import table, wrap
 from flash_attention_workbench.commands.commands import app
+from flash_attention_workbench.commands.lazy import LazyCommand
 
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"
@@ -40,7 +41,7 @@ def leaves(command: Any, name: str = "flash-attention") -> Iterator[tuple[str, A
     """The commands of a tree, each with all the words that call it."""
     below = getattr(command, "commands", None)
     if below is None:
-        yield name, command
+        yield name, command.load() if isinstance(command, LazyCommand) else command
         return
     for word, inner in below.items():
         yield from leaves(inner, f"{name} {word}")
@@ -48,11 +49,16 @@ def leaves(command: Any, name: str = "flash-attention") -> Iterator[tuple[str, A
 
 def _lines(name: str, command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    words = " ".join([name, *(argument.metavar or argument.name.upper() for argument in arguments)])
+    words = " ".join([name, *(_place(argument) for argument in arguments)])
     rows = [[_option(p), _default(p), getattr(p, "help", "") or ""] for p in command.params]
     lines = ["", f"### `{words}`", "", command.help or ""]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return lines + (["", *table(["option", "default", "what"], cells, left=3)] if rows else [])
+
+
+def _place(argument: Any) -> str:
+    word = argument.metavar or argument.name.upper()
+    return word if argument.required else f"[{word}]"
 
 
 def _option(parameter: Any) -> str:

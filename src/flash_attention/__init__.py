@@ -31,7 +31,8 @@ from flash_attention.merge import merge
 from flash_attention.version import DISTRIBUTION, VERSION
 
 if TYPE_CHECKING:
-    from flash_attention.launch.emulation import Emulation, emulate
+    from flash_attention.launch.emulate import emulate
+    from flash_attention.launch.emulation import Emulation
 
 __version__ = VERSION
 
@@ -75,7 +76,7 @@ __all__ = [
 _WORKBENCH = "flash_attention_workbench"
 _LOADED_WHEN_NAMED = {
     "Emulation": "flash_attention.launch.emulation",
-    "emulate": "flash_attention.launch.emulation",
+    "emulate": "flash_attention.launch.emulate",
     "CheckReport": f"{_WORKBENCH}.check",
     "check": f"{_WORKBENCH}.check",
     "Explanation": f"{_WORKBENCH}.explain",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,14 +16,15 @@ from flash_attention.autograd import (
     plan_to_record,
     run_recorded,
 )
-from flash_attention.call.call import Call, Keywords, call_of, with_keywords
+from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.padding import naming_padding, needs_padding, padded
 from flash_attention.launch.compute import compute
-from flash_attention.launch.plan import known_plan
-from flash_attention.ops import NOTHING_ASKED, BackwardOptions
+from flash_attention.launch.plans import known_plan
+from flash_attention.launch.preparation import Outputs
+from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,10 +113,23 @@ def attention(
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
-    call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
+    try:
+        call = Call(q, k, v, out, **keywords)
+    except TypeError:
+        check_keywords("attention", keywords)
+        raise
+    if call.window is not None:
+        call = call.with_whole_window()
+    backward = NO_BACKWARD_OPTIONS
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
-    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad())):
+    is_traced = ops.is_traced(q, k, v)
+    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
+    if is_recorded:
+        plan = plan_to_record(call, config)
+        if plan is not None:
+            return run_recorded(plan, call, validate, backward)
+    elif not is_traced:
         try:
             plan = known_plan(call, config)
             if plan is not None:
@@ -123,22 +137,21 @@ def attention(
         except (RuntimeError, UnsupportedError):
             if not ops.lacks_memory(q, k, v):
                 raise
-    return _attend_anew(call, config, validate, backward)
+    return _attention_slow_path(call, config, validate, backward, is_traced, is_recorded)
 
 
-def _attend_anew(
-    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Run a call that no plan is known of, or that torch traces or records."""
+def _attention_slow_path(
+    call: Call,
+    config: GivenConfig | None,
+    validate: bool,
+    backward: BackwardOptions,
+    is_traced: bool,
+    is_recorded: bool,
+) -> Outputs:
+    """Run a call that no plan is known of, or that torch traces."""
     q, k, v = call[:3]
-    is_traced = ops.is_traced(q, k, v)
-    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
-    if is_recorded:
-        plan = plan_to_record(call, config)
-        if plan is not None:
-            return run_recorded(plan, call, validate, backward)
     if needs_padding(q, v):
-        return _attend_padded(call, config, validate, backward)
+        return _padded_attention(call, config, validate, backward)
     if is_traced:
         return compute_traced(call, config, validate, backward)
     if is_recorded:
@@ -151,9 +164,9 @@ def _attend_anew(
     return ops.traced(call, config, validate, backward)
 
 
-def _attend_padded(
+def _padded_attention(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Outputs:
     wide = padded(call)
     attend: Callable[..., Any] = attention
     with naming_padding(call):
@@ -173,20 +186,17 @@ def _attend_padded(
     return out if lse is None else (out, lse)
 
 
-class Asked(NamedTuple):
-    """The arguments of a function that takes the same ones as `attention`."""
-
-    call: Call
-    config: GivenConfig | None
-    validate: bool
-    backward: BackwardOptions
+Arguments = tuple[Call, GivenConfig | None, bool, BackwardOptions]
+"""The call, its config, whether it is validated, and the options of its backward pass."""
 
 
-def asked(function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> Asked:
+def read_arguments(
+    function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
+) -> Arguments:
     """Read the arguments of a function that takes the same ones as `attention`."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
-    return Asked(call_of(function, q, k, v, out, own), config, bool(validate), backward)
+    return call_of(function, q, k, v, out, own), config, bool(validate), backward

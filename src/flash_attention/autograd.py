@@ -15,14 +15,17 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from flash_attention import ops
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
-from flash_attention.call.tensors import check_differentiable, refuse_tangent
+from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
-from flash_attention.launch.backward import compute_gradients, recent_backward_plan
-from flash_attention.launch.compute import compute
-from flash_attention.launch.plan import Plan, known_plan
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.readable import backward_call_of
+from flash_attention.launch.compute import compute, compute_gradients
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import known_plan
+from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import BackwardOptions
 
 _any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
@@ -41,7 +44,7 @@ is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def compute_traced(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Outputs:
     """Run a call as operators that torch can trace, also if torch.func differentiates it."""
     if is_transformed() and torch.is_grad_enabled():
         # torch.compile knows of a view that it requires grad, but not of what a transform is given.
@@ -65,9 +68,7 @@ def plan_to_record(call: Call, config: GivenConfig | None) -> Plan | None:
     return plan
 
 
-def run_recorded(
-    plan: Plan, call: Call, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
+def run_recorded(plan: Plan, call: Call, validate: bool, backward: BackwardOptions) -> Outputs:
     """Run a call by the plan that `plan_to_record` found, and have autograd record it."""
     q, k, v, _, sinks = call[:5]
     return _record(q, k, v, sinks, (call, plan, None, validate, backward))
@@ -75,7 +76,7 @@ def run_recorded(
 
 def compute_recorded(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Outputs:
     """Run a call as `compute` does, and have autograd record it."""
     check_differentiable(call)
     q, k, v, _, sinks = call[:5]
@@ -115,7 +116,7 @@ class _Recorded(Function):
         refuse_tangent()
 
 
-_record: Callable[..., Tensor | tuple[Tensor, Tensor]] = super(Function, _Recorded).apply
+_record: Callable[..., Outputs] = super(Function, _Recorded).apply
 """`_Recorded.apply` without a search for dead tensors of transforms."""
 
 
@@ -230,7 +231,7 @@ def _gradients(
         return ops.traced_gradients(traced, config)
     everywhere = torch.are_deterministic_algorithms_enabled()
     asked = BackwardCall(do, call, lse, dlse, wanted, deterministic or everywhere)
-    plan = recent_backward_plan(asked, config)
+    plan = known_plan(asked, config, by_key=False)
     if plan is not None:
         try:
             return plan.run(asked)

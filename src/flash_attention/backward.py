@@ -17,8 +17,8 @@ from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import check_config_type
-from flash_attention.launch.backward import backward_plan_for
-from flash_attention.launch.timed import run_backward_timed
+from flash_attention.launch.plans import plan_for
+from flash_attention.launch.timed import run_timed
 
 
 @with_keywords_in(BACKWARD_KEYWORDS)
@@ -65,7 +65,7 @@ def backward(
     """
     given = (do, q, k, v, o, lse)
     call = _call("backward", kernel_cfg, given, dlse, wanted, deterministic, keywords)
-    return backward_plan_for(call, kernel_cfg).run(call)
+    return plan_for(call, kernel_cfg).run(call)
 
 
 @with_keywords_in(BACKWARD_KEYWORDS)
@@ -91,7 +91,7 @@ def backward_timed(
     """
     given = (do, q, k, v, o, lse)
     call = _call("backward_timed", kernel_cfg, given, dlse, wanted, deterministic, keywords)
-    return run_backward_timed(backward_plan_for(call, kernel_cfg), call)
+    return run_timed(plan_for(call, kernel_cfg), call)
 
 
 def _call(

@@ -1,39 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write whole files, and check the fields of the JSON records in them."""
+"""Read and write whole files."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields
-from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from flash_attention.errors import UnsupportedError, one, quoted
+from flash_attention.errors import UnsupportedError, quoted
 
 FilePath = str | os.PathLike[str]
 MAX_BYTES = 1 << 28  # the largest file that is read
 _LONG_PATH = 1024  # characters
 MAX_INT = 1 << 63  # far above any number of a record, and a float holds it
-
-MAX_MEASURED = 1e15  # far above any time, size or speed
-
-_NUMBER = (int, float)
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "bool": (bool,),
-    "float": _NUMBER,
-    "str": (str,),
-    "DType": (str,),
-    "KernelConfig": (str,),
-    "Mapping[str, float]": (dict,),
-    "tuple[int, ...]": (list, tuple),
-}
-_INSIDE = {"Mapping[str, float]": _NUMBER, "tuple[int, ...]": (int,)}
-"""The type of each value in fields that hold several values."""
 
 
 @contextmanager
@@ -130,52 +112,6 @@ def _parse_int(digits: str) -> int:
     return int(digits)
 
 
-def checked_fields(data: object, kind: Any, nested: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read the fields of a dataclass from a JSON object, and check their types. Fields with a
-    default may be missing."""
-    if not isinstance(data, Mapping):
-        raise UnsupportedError(f"{quoted(data)} is no JSON object")
-    names = [f.name for f in fields(kind)]
-    if unknown := sorted(set(data) - set(names)):
-        raise UnsupportedError(f"unknown field {quoted(unknown[0])}; there are {', '.join(names)}")
-    for f in fields(kind):
-        if f.name not in data:
-            if f.default is MISSING and f.default_factory is MISSING:
-                raise UnsupportedError(f"{f.name} is missing; there are {', '.join(names)}")
-        elif f.name not in nested and not _is(data[f.name], str(f.type)):
-            raise UnsupportedError(f"{f.name} is {quoted(data[f.name])}; {_needed(str(f.type))}")
-    return dict(data)
-
-
-Row = TypeVar("Row")
-
-
-def checked_rows(rows: object, read: Callable[[dict[str, Any]], Row]) -> tuple[Row, ...]:
-    """Read the rows of a record with `read`. There must be at least one, each a JSON object."""
-    if not isinstance(rows, list):
-        raise UnsupportedError("it has no list of rows")
-    if not rows:
-        raise UnsupportedError("it has no row: nothing was measured")
-    read_rows = []
-    for number, row in enumerate(rows, 1):
-        try:
-            if not isinstance(row, dict):
-                raise UnsupportedError(f"{quoted(row)} is no JSON object")
-            read_rows.append(read(row))
-        except UnsupportedError as error:
-            raise UnsupportedError(f"row {number}: {error}") from error
-    return tuple(read_rows)
-
-
-def check_positive(**values: float) -> None:
-    """Raise UnsupportedError unless all values are positive."""
-    for name, value in values.items():
-        if not 1 / MAX_MEASURED <= value <= MAX_MEASURED:
-            raise UnsupportedError(
-                f"{name} is {value}; it must be positive, and no more than {MAX_MEASURED:g}"
-            )
-
-
 @contextmanager
 def naming(path: FilePath, what: str) -> Iterator[None]:
     """Add to errors which file they concern, and that it is not `what`."""
@@ -183,32 +119,6 @@ def naming(path: FilePath, what: str) -> Iterator[None]:
         yield
     except UnsupportedError as error:
         raise UnsupportedError(f"{_shown(path)} is not {what}: {error}") from error
-
-
-def _is(value: Any, wanted: str) -> bool:
-    """Whether a value has the type of an annotation."""
-    kind, _, none = wanted.partition(" | ")
-    if none and value is None:
-        return True
-    allowed = _TYPES[kind]
-    other = not isinstance(value, allowed)
-    if other or (isinstance(value, bool) and bool not in allowed):
-        return False
-    if kind not in _INSIDE:
-        return True
-    several: Iterable[Any] = value.values() if kind.startswith("Mapping") else value
-    return all(
-        isinstance(v, _INSIDE[kind]) and not isinstance(v, bool) and isfinite(v) for v in several
-    )
-
-
-def _needed(wanted: str) -> str:
-    kind, _, none = wanted.partition(" | ")
-    words = {
-        "Mapping[str, float]": "an object of numbers",
-        "tuple[int, ...]": "a list of whole numbers",
-    }
-    return f"{words.get(kind, one(kind))}{' or null' if none else ''} is needed"
 
 
 def _shown(path: object) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from flash_attention.call.call import Keywords, call_of, with_keywords
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.registry import check_config_type
-from flash_attention.launch.plan import known_plan, plan_for
+from flash_attention.launch.plans import known_plan, plan_for
 from flash_attention.launch.timed import run_timed
 
 if TYPE_CHECKING:
@@ -118,5 +118,5 @@ def forward_timed(
     if kernel_cfg is None:
         check_config_type(kernel_cfg)
     call = call_of("forward_timed", q, k, v, o, keywords)
-    out, lse, milliseconds = run_timed(plan_for(call, kernel_cfg), call)
-    return (out, milliseconds) if lse is None else (out, lse, milliseconds)
+    result, milliseconds = run_timed(plan_for(call, kernel_cfg), call)
+    return (result, milliseconds) if isinstance(result, Tensor) else (*result, milliseconds)

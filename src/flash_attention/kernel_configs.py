@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice, product
 
@@ -15,12 +15,21 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
+from flash_attention.call.tensors import TensorView
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
 from flash_attention.families.passes import Pass
-from flash_attention.families.registry import AnyFamily, families_for, families_of, sort_key
+from flash_attention.families.registry import (
+    AnyFamily,
+    check_limits,
+    check_pass,
+    families_for,
+    families_of,
+    pass_of,
+    sort_key,
+)
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -84,18 +93,24 @@ def as_kernel_config(
     return pick_rung(get_ladder(dtype, d_head, n_heads, pass_), int(rung[1])).config
 
 
-def config_for(given: object, problem: Problem, pass_: Pass = Pass.FORWARD) -> KernelConfig:
-    """The config that is meant; of a rung that for the data type and heads of a problem."""
+def config_for(given: object, problem: Problem, views: Sequence[TensorView] = ()) -> KernelConfig:
+    """The config that is meant, of the pass of a problem; of a rung that for its data type and
+    heads. Tensors that no kernel of any config takes are refused first."""
+    check_limits(problem, views)
+    pass_ = pass_of(problem)
     if is_config(given):
-        return given
-    d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
-    return as_kernel_config(
-        given,
-        dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
-        d_head=d_head or problem.d_head,
-        n_heads=problem.heads,
-        pass_=pass_,
-    )
+        config = given
+    else:
+        d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
+        config = as_kernel_config(
+            given,
+            dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
+            d_head=d_head or problem.d_head,
+            n_heads=problem.heads,
+            pass_=pass_,
+        )
+    check_pass(config, pass_)
+    return config
 
 
 def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensor
 
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths, count_pairs
@@ -38,18 +38,19 @@ from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
     TensorView,
-    check_differentiable,
     check_no_tangent,
     check_output_kind,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.passes import Pass
+from flash_attention.families.readable import backward_call_of
 from flash_attention.families.registry import check_pass
 from flash_attention.flop_counter import count_flop
 from flash_attention.kernel_configs import as_kernel_config
-from flash_attention.launch.backward import compute_gradients
-from flash_attention.launch.compute import compute
+from flash_attention.launch.compute import compute, compute_gradients
+from flash_attention.launch.preparation import Outputs
 
 PACKED = {
     "cu_seqlens_q": "Tensor? cu_seqlens_q",
@@ -108,7 +109,7 @@ class BackwardOptions(NamedTuple):
         return cls(config, bool(deterministic))
 
 
-NOTHING_ASKED = BackwardOptions(None, deterministic=False)
+NO_BACKWARD_OPTIONS = BackwardOptions(None, deterministic=False)
 
 
 class _Operators:
@@ -200,7 +201,7 @@ def _compute(
     deterministic: bool = False,
     **asked: Any,
 ) -> tuple[Tensor, Tensor]:
-    call = Call(q, k, v, _room(q, v), **_with_window(asked), return_lse=True)
+    call = Call(q, k, v, _new_output(q, v), **_with_window(asked), return_lse=True)
     result, lse = compute(call, config)
     return result, lse
 
@@ -214,10 +215,10 @@ def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
 def _empty_results(q: Tensor, k: Tensor, v: Tensor, **asked: object) -> tuple[Tensor, Tensor]:
     """Allocate results without values, for tracing."""
     *batch, rows, heads, _ = q.shape
-    return _room(q, v), q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
+    return _new_output(q, v), q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
 
 
-def _room(q: Tensor, v: Tensor) -> Tensor:
+def _new_output(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=output_dtype(q))
 
 
@@ -310,7 +311,7 @@ def _any_fake(*tensors: Tensor) -> bool:
 
 def traced(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Outputs:
     """Compute `attention` by calling an operator, which torch can trace."""
     q, k, v, out = call[:4]
     if not _is_compiling():  # torch.compile does not follow these

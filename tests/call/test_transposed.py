@@ -13,6 +13,7 @@ from flash_attention.call.checks import check_call
 from flash_attention.call.problem import Problem
 from flash_attention.call.transposed import has_transposed_v
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import check_limits
 
 E4M3 = torch.float8_e4m3fn
 ONE = torch.ones(1)
@@ -57,7 +58,7 @@ def test_other_calls_want_contiguous_columns(others: dict[str, Any]) -> None:
     assert not has_transposed_v(call)
     message = r"the last dimension of v has stride 48; it must be contiguous .*v.contiguous\(\)"
     with pytest.raises(UnsupportedError, match=message):
-        check_call(call)
+        check_limits(*check_call(call))
 
 
 def test_16_bits_want_contiguous_columns() -> None:
@@ -65,7 +66,7 @@ def test_16_bits_want_contiguous_columns() -> None:
     q, k, v = (t.to(torch.bfloat16) for t in call[:3])
     v = v.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     with pytest.raises(UnsupportedError, match="the last dimension of v has stride 40"):
-        check_call(Call(q, k, v))
+        check_limits(*check_call(Call(q, k, v)))
     assert not has_transposed_v(call._replace(q=q, q_descale=None))
 
 
@@ -74,7 +75,7 @@ def test_columns_start_on_16_bytes() -> None:
         r"the d_head stride of v is 40 elements; it must be a multiple of 16.*v.contiguous\(\)"
     )
     with pytest.raises(UnsupportedError, match=message):
-        check_call(call_with(room=40))
+        check_limits(*check_call(call_with(room=40)))
 
 
 def test_a_factor_that_is_no_tensor_is_refused() -> None:

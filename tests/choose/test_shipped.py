@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from flash_attention.arch import ARCHES
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.choose.tables import SHIPPED, look_up
+from flash_attention.families.recipe import Setting
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.grid_choice import Part, grid_points
 from flash_attention_workbench.tune.points import problems_of
@@ -58,9 +60,9 @@ def test_an_h200_follows_it_and_no_other_gpu_does(shipped: Table) -> None:
     assert problem is not None
     entry = shipped.exact(problem)
     assert entry is not None
-    choice = look_up(problem, SM90, H200)
-    assert (choice.config, choice.measured) == (entry.config, True)
+    choice = look_up(problem, Setting(SM90, 132), H200)
+    assert (choice.config, choice.rule) == (entry.config, Rule.TABLE)
     assert not entry.keeps_heuristic
-    other = look_up(problem, SM90, "NVIDIA H100 80GB HBM3")
-    assert not other.measured
+    other = look_up(problem, Setting(SM90, 132), "NVIDIA H100 80GB HBM3")
+    assert other.rule is Rule.HEURISTIC
     assert "there is no table for NVIDIA H100" in other.reason

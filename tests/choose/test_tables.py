@@ -13,20 +13,25 @@ import pytest
 from flash_attention import use_table
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, Wanted
+from flash_attention.choose import rules
 from flash_attention.choose import tables as choice
-from flash_attention.choose.decision import Rule, Where, decide
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.choose.dense import DenseBackwardProblem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import save_table
-from flash_attention.choose.tables import TABLE_VARIABLE, choose
+from flash_attention.choose.tables import TABLE_VARIABLE, choose_from_tables
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import QueryGradient
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from flash_attention.kernel_configs import (
+    DType,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    config_for,
+)
 from flash_attention.launch import use
-from flash_attention.launch.backward import decide_backward
 from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEM = dense(4096)
@@ -35,6 +40,7 @@ assert isinstance(HEURISTIC, HopperForwardKernelConfig)
 FAST = replace(HEURISTIC, prefetch_q=True)
 FASTER = replace(HEURISTIC, ping_pong=False)
 H200 = "NVIDIA H200"
+ON_H200 = Setting(SM90, 132, device=0)
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +58,13 @@ def table(config: KernelConfig, seq: int = 4096, device: str = H200) -> Table:
     return Table(device).with_entries([entry(dense(seq), config, heuristic=HEURISTIC)])
 
 
-def chosen(seq: int = 4096) -> choice.Choice:
-    return choose(dense(seq).problem, SM90, 0, may_tune=True)
+def chosen(seq: int = 4096) -> Choice:
+    return choose_from_tables(dense(seq).problem, ON_H200, may_tune=True)
 
 
 def test_without_a_table_the_heuristic_chooses() -> None:
-    assert chosen() == (HEURISTIC, f"heuristic: there is no table for {H200}", False)
+    assert chosen() == Choice(HEURISTIC, ON_H200, Rule.HEURISTIC)
+    assert chosen().reason == f"heuristic: there is no table for {H200}"
 
 
 def test_own_table_before_the_environments_before_the_packages(
@@ -90,10 +97,10 @@ def test_an_exact_entry_goes_before_a_near_one_of_a_better_source() -> None:
 def test_a_near_entry_is_followed_as_far_as_the_bound() -> None:
     use_table(table(FASTER))
     near = replace(dense(4096), seq_q=3600, seq_k=3600).problem
-    found = choose(near, SM90, 0)
+    found = choose_from_tables(near, ON_H200)
     assert found.config == FASTER
     assert found.reason.startswith("the nearest entry is BF16 d 128 full, 4 x 4096 rows x 16 heads")
-    far = choose(dense(512).problem, SM90, 0)
+    far = choose_from_tables(dense(512).problem, ON_H200)
     assert far.config == select_config(dense(512).problem, SM90)
     assert "away, over 1.5" in far.reason
 
@@ -103,9 +110,9 @@ def test_near_a_problem_where_nothing_was_faster_the_heuristic_knows_better() ->
     own = select_config(causal.problem, SM90)
     use_table(Table(H200).with_entries([entry(causal, own)]))
     near = replace(causal, seq_k=8192, seq_q=8192, batch=1)
-    found = choose(replace(causal, seq_k=4800).problem, SM90, 0)
+    found = choose_from_tables(replace(causal, seq_k=4800).problem, ON_H200)
     assert "no config was faster there" in found.reason
-    assert choose(near.problem, SM90, 0).config == select_config(near.problem, SM90)
+    assert choose_from_tables(near.problem, ON_H200).config == select_config(near.problem, SM90)
 
 
 @pytest.mark.parametrize(
@@ -116,24 +123,24 @@ def test_near_a_problem_where_nothing_was_faster_the_heuristic_knows_better() ->
 def test_only_dense_problems_are_looked_up(change: dict[str, Any]) -> None:
     use_table(table(FASTER))
     problem = replace(PROBLEM.problem, **change)
-    found = choose(problem, SM90, 0)
+    found = choose_from_tables(problem, ON_H200)
     assert found.config == select_config(problem, SM90)
     assert found.reason == (
         "heuristic: tables cover full and causal attention of 16-bit tensors only"
     )
     scaled = replace(PROBLEM.problem, softmax_scale=1.0)
-    assert choose(scaled, SM90, 0).config == FASTER
+    assert choose_from_tables(scaled, ON_H200).config == FASTER
 
 
 def test_the_emulator_has_no_tables() -> None:
     use_table(table(FASTER))
-    assert choose(PROBLEM.problem, SM90, -1).config == HEURISTIC
+    assert choose_from_tables(PROBLEM.problem, Setting(SM90, 132, device=-1)).config == HEURISTIC
 
 
 def test_another_kind_is_not_followed() -> None:
     use_table(table(FASTER))
     other = dense(4096, dtype=DType.FP16)
-    assert "no entry has this data type" in choose(other.problem, SM90, 0).reason
+    assert "no entry has this data type" in choose_from_tables(other.problem, ON_H200).reason
 
 
 def test_a_table_of_another_device_is_refused_or_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +172,7 @@ def test_an_entry_that_breaks_a_rule_here_is_ignored_with_a_note(
 ) -> None:
     use_table(table(FASTER))
     with caplog.at_level(logging.WARNING, "flash_attention"):
-        found = choose(PROBLEM.problem, ARCHES["sm_80"], 0)
+        found = choose_from_tables(PROBLEM.problem, Setting(ARCHES["sm_80"], 132, device=0))
     assert found.config == select_config(PROBLEM.problem, ARCHES["sm_80"])
     assert "is ignored: a Hopper config needs sm_90" in caplog.text
 
@@ -184,16 +191,19 @@ def gradient_table(
 
 def test_gradients_are_looked_up_among_entries_of_their_pass() -> None:
     use_table(gradient_table(STORED))
-    found = choose(GRADIENTS.problem, SM90, 0)
-    assert (found.config, found.measured) == (STORED, True)
+    found = choose_from_tables(GRADIENTS.problem, ON_H200)
+    assert (found.config, found.rule) == (STORED, Rule.TABLE)
     assert found.reason.startswith("measured for this problem: 1 ms, the heuristic's 1.1 ms")
     forward = chosen()
     assert forward.config == HEURISTIC
     assert forward.reason == "heuristic: no entry has this data type, head dimension and mask"
     use_table(table(FASTER).with_entries(gradient_table(STORED).entries))
-    assert (chosen().config, choose(GRADIENTS.problem, SM90, 0).config) == (FASTER, STORED)
+    assert (
+        chosen().config,
+        choose_from_tables(GRADIENTS.problem, ON_H200).config,
+    ) == (FASTER, STORED)
     use_table(table(FASTER))
-    without = choose(GRADIENTS.problem, SM90, 0)
+    without = choose_from_tables(GRADIENTS.problem, ON_H200)
     assert without.config == ADDED
     assert without.reason == (
         "heuristic: no entry has this pass, data type, head dimension and mask, these gradients and"
@@ -209,23 +219,21 @@ def test_other_gradients_and_deterministic_ones_have_entries_of_their_own(
 ) -> None:
     other = dense_backward(4096, wanted=wanted, deterministic=deterministic)
     use_table(gradient_table(STORED))
-    assert choose(other.problem, SM90, 0) == (
-        select_config(other.problem, SM90),
-        f"heuristic: no entry has this {other.kind_words}",
-        False,
-    )
+    found = choose_from_tables(other.problem, ON_H200)
+    assert found == Choice(select_config(other.problem, SM90), ON_H200, Rule.HEURISTIC)
+    assert found.reason == f"heuristic: no entry has this {other.kind_words}"
     near = dense_backward(4000, wanted=wanted, deterministic=deterministic)
-    assert not choose(near.problem, SM90, 0).measured
+    assert choose_from_tables(near.problem, ON_H200).rule is Rule.HEURISTIC
 
 
 def test_a_near_entry_serves_gradients_of_its_kind() -> None:
     repeated = dense_backward(4096, deterministic=True)
     use_table(gradient_table(STORED, repeated))
     near = replace(repeated, seq_q=3600, seq_k=3600)
-    found = choose(near.problem, SM90, 0)
-    assert (found.config, found.measured) == (STORED, True)
+    found = choose_from_tables(near.problem, ON_H200)
+    assert (found.config, found.rule) == (STORED, Rule.TABLE)
     assert found.reason.startswith(f"the nearest entry is {repeated}, ")
-    assert choose(dense_backward(3600).problem, SM90, 0).config == ADDED
+    assert choose_from_tables(dense_backward(3600).problem, ON_H200).config == ADDED
 
 
 @pytest.mark.parametrize(
@@ -245,8 +253,8 @@ def test_an_entry_that_does_not_compute_what_is_asked_is_skipped_with_a_note(
 ) -> None:
     use_table(gradient_table(config, problem))
     with caplog.at_level(logging.WARNING, "flash_attention"):
-        found = choose(problem.problem, SM90, 0)
-    assert (found.config, found.measured) == (select_config(problem.problem, SM90), False)
+        found = choose_from_tables(problem.problem, ON_H200)
+    assert (found.config, found.rule) == (select_config(problem.problem, SM90), Rule.HEURISTIC)
     assert f"the table: {config.short_form()} is ignored: " in caplog.text
     assert why in caplog.text
 
@@ -256,10 +264,10 @@ def test_an_entry_without_room_in_the_workspace_is_skipped(
 ) -> None:
     long = dense_backward(1 << 17)
     use_table(gradient_table(STORED, long))
-    assert choose(long.problem, SM90, 0).config == STORED
+    assert choose_from_tables(long.problem, ON_H200).config == STORED
     monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
     with caplog.at_level(logging.WARNING, "flash_attention"):
-        assert choose(long.problem, SM90, 0).config == ADDED
+        assert choose_from_tables(long.problem, ON_H200).config == ADDED
     assert f"set {WORKSPACE_VARIABLE} to at least that" in caplog.text
 
 
@@ -273,8 +281,8 @@ def test_gradients_are_tuned_once_inside_of_tuning(monkeypatch: pytest.MonkeyPat
 
     choice.tables.tune = tune
     for _ in range(2):
-        found = choose(GRADIENTS.problem, SM90, 0, may_tune=True)
-        assert (found.config, found.measured) == (STORED, True)
+        found = choose_from_tables(GRADIENTS.problem, ON_H200, may_tune=True)
+        assert (found.config, found.rule) == (STORED, Rule.TABLE)
     assert tuned == [GRADIENTS]
 
 
@@ -288,7 +296,9 @@ def test_inside_of_tuning_an_unseen_problem_is_tuned_once(monkeypatch: pytest.Mo
 
     use_table(table(FAST, seq=2048))
     choice.tables.tune = tune
-    assert choose(PROBLEM.problem, SM90, 0).config == HEURISTIC  # to explain is not to run
+    assert (
+        choose_from_tables(PROBLEM.problem, ON_H200).config == HEURISTIC
+    )  # to explain is not to run
     assert (chosen().config, chosen(2048).config) == (FASTER, FAST)
     choice.tables.tune = None
     assert chosen().config == FASTER
@@ -303,27 +313,25 @@ def test_a_new_table_is_heeded_by_problems_that_were_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plans: dict[Any, Any] = {"planned": None}
-    of_gradients: dict[Any, Any] = {"planned": None}
-    monkeypatch.setattr("flash_attention.launch.plan._plans", plans)
-    monkeypatch.setattr("flash_attention.launch.backward._plans", of_gradients)
+    monkeypatch.setattr("flash_attention.launch.plans._plans", plans)
     use_table(table(FASTER))
-    assert plans == of_gradients == {}
+    assert plans == {}
 
 
-def test_a_decision_about_gradients_says_that_a_table_made_it() -> None:
+def test_a_choice_about_gradients_says_that_a_table_made_it() -> None:
     use_table(gradient_table(STORED))
-    where = Where(132, SM90, device=0)
-    by_table = decide_backward(GRADIENTS.problem, None, where)
+    by_table = rules.choose(GRADIENTS.problem, ON_H200)
     assert (by_table.config, by_table.rule) == (STORED, Rule.TABLE)
-    assert decide_backward(GRADIENTS.problem, ADDED, where).rule is Rule.GIVEN
+    given = config_for(ADDED.short_form(), GRADIENTS.problem)
+    assert rules.choose(GRADIENTS.problem, ON_H200, config=given).rule is Rule.GIVEN
     with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a Flash"):
-        decide_backward(GRADIENTS.problem, HEURISTIC, where)
+        config_for(HEURISTIC, GRADIENTS.problem)
 
 
-def test_a_decision_says_that_a_table_made_it() -> None:
+def test_a_choice_says_that_a_table_made_it() -> None:
     use_table(table(FASTER))
-    by_table = decide(PROBLEM.problem, Where(132, SM90, device=0))
+    by_table = rules.choose(PROBLEM.problem, ON_H200)
     assert (by_table.config, by_table.rule) == (FASTER, Rule.TABLE)
     assert by_table.reason.startswith("measured for this problem")
-    without = decide(PROBLEM.problem, Where(132, SM90))
+    without = rules.choose(PROBLEM.problem, Setting(SM90, 132))
     assert (without.config, without.rule) == (HEURISTIC, Rule.HEURISTIC)

@@ -15,7 +15,7 @@ from flash_attention.attention import attention
 from flash_attention.call.call import Call
 from flash_attention.compat import flash_attn, kv_cache
 from flash_attention.launch.cache_update import update_cache
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.compat.rotations import rotation
 from tests.decode_cases import in_pages, shuffled_table

@@ -15,7 +15,7 @@ from torch import Tensor
 from flash_attention import autograd
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.compat import flash_attn, flash_attn_3
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.decode_cases import in_pages, shuffled_table
 

@@ -16,7 +16,7 @@ from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.compat.flash_attn_3 import flash_attn_with_kvcache as version_3
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import generate_qkv
 
 BATCH, ROWS, PAGE = 3, 64, 16

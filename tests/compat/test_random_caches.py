@@ -18,7 +18,7 @@ from tests.compat.test_kv_cache import emulated
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-ON_GPU, EMULATED, CHUNKS = 500, 12, 4
+ON_GPU, EMULATED, CHUNKS = 500, 6, 2
 KINDS = 40  # of kernels, so that few are compiled
 PAGES = (0, 0, 1, 2, 3, 5, 8, 16, 20, 24, 64)
 

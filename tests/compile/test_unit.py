@@ -10,7 +10,7 @@ import pytest
 from flash_attention.compile import compile_kernel
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.includes import include_closure
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import CompileError
 
 PARTS: dict[str, Any] = {
@@ -81,3 +81,16 @@ def test_units_are_the_same_if_their_name_target_and_text_are() -> None:
     assert {unit, Unit("a", "sm_80", "text")} == {unit}
     others = (Unit("b", "sm_80", "text"), Unit("a", "sm_90", "text"), Unit("a", "sm_80", "other"))
     assert unit not in others
+
+
+def test_a_unit_that_was_made_is_kept() -> None:
+    made: list[int] = []
+
+    @kept
+    def unit(rows: int) -> Unit:
+        made.append(rows)
+        return Unit(f"rows_{rows}", "sm_90a", render(**PARTS))
+
+    assert unit(64) is unit(64) == unit(64)
+    assert unit(32).name == "rows_32"
+    assert made == [64, 32]

@@ -12,8 +12,7 @@ from flash_attention.distributed.block import Score, _call, attend
 from flash_attention.distributed.mask import Mask
 from flash_attention.distributed.spans import Span
 from flash_attention.distributed.tasks import Packed, Task
-from flash_attention.launch.backward import BackwardPlan, compute_gradients
-from flash_attention.launch.compute import compute
+from flash_attention.launch.compute import compute, compute_gradients
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 
@@ -40,7 +39,7 @@ def test_kernels_leave_gaps_empty(arch: str) -> None:
     assert bool((o[10:17] == 0).all())
 
     backward = BackwardCall(torch.ones_like(o), call._replace(out=o), lse)
-    kernels = BackwardPlan(backward, arch=ARCHES[arch]).config
+    kernels = Plan(backward, arch=ARCHES[arch]).config
     found = compute_gradients(backward, kernels)
     for mine, its in zip(found[:3], compute_gradients(backward)[:3], strict=True):
         torch.testing.assert_close(mine, its, rtol=3e-2, atol=3e-2)

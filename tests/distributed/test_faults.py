@@ -12,8 +12,16 @@ from tests.distributed.ranks import run_ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["dies", "hangs"])
-@pytest.mark.parametrize("pass_", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("fault", "pass_"),
+    [
+        *(("hangs", "forward"), ("dies", "backward")),
+        *(
+            pytest.param(*other, marks=pytest.mark.exhaustive)
+            for other in (("dies", "forward"), ("hangs", "backward"))
+        ),
+    ],
+)
 def test_the_others_raise(fault: str, pass_: str, tmp_path: Path) -> None:
     results = run_ranks("faults:run", 4, tmp_path, fault, pass_)
     if fault == "dies":

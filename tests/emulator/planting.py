@@ -14,8 +14,9 @@ import torch
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, Where
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.errors import LaunchError
+from flash_attention.families.recipe import Setting
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.launch import plan as plans
@@ -68,12 +69,10 @@ class Scene:
     def plan(self, call: Call) -> Plan:
         """The plan of the call, its keys cut as the scene says."""
 
-        def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-            return Decision(
-                self.config, self.config.default_arch, self.kv_splits(problem), Rule.GIVEN
-            )
+        def choose(problem: Problem, setting: Setting, **asked: Any) -> Choice:
+            return Choice(self.config, replace(setting, split=self.kv_splits(problem)), Rule.GIVEN)
 
-        with patch.object(plans, "decide", decide):
+        with patch.object(plans, "choose", choose):
             return Plan(call, self.config)
 
 

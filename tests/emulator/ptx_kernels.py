@@ -13,9 +13,13 @@ import torch
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import LaunchError
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import emulate_backward_plan
-from flash_attention.launch.emulation import Settings, compiled_unit, emulate_plan
+from flash_attention.launch.emulation import (
+    Settings,
+    compiled_unit,
+    emulate_backward_plan,
+    emulate_plan,
+)
+from flash_attention.launch.plan import Plan
 from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import Counters, DeadlockError, Finding, load_program
 from ptx_emulator.report.mends import DEADLOCK
@@ -67,7 +71,7 @@ class Backward:
 
     def __init__(self, kernel: Any, case: Case) -> None:
         self._call = backward_of(case.make())
-        self._plan = BackwardPlan(self._call, kernel)
+        self._plan = Plan(self._call, kernel)
         steps = [step.unit for step in self._plan.recipe.steps]
         self._main = next(n for n, unit in enumerate(steps) if unit.name.startswith("hopper"))
         self.unit = steps[self._main]
@@ -135,7 +139,7 @@ class Kernel:
 def _run(call: Forward | Backward, ptx: str, settings: Settings) -> set[Found]:
     def compile_unit(unit: Unit) -> CompiledKernel:
         compiled = compiled_unit(unit)
-        return replace(compiled, ptx=ptx) if unit == call.unit else compiled
+        return replace(compiled, ptx=ptx, source_path=None) if unit == call.unit else compiled
 
     try:
         return call.run(settings, compile_unit).found

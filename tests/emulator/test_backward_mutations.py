@@ -12,9 +12,8 @@ import pytest
 from flash_attention.arch import ARCHES
 from flash_attention.call.dtype import DType
 from flash_attention.families.sm80.backward.rungs import STEPS, base
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import emulate_backward_plan
-from flash_attention.launch.emulation import Settings
+from flash_attention.launch.emulation import Settings, emulate_backward_plan
+from flash_attention.launch.plan import Plan
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.emulator.gate import first_of_each_kind
@@ -108,7 +107,7 @@ def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
         config = replace(config, **change)
     config = replace(config, **mutation.changes)
     call = backward_of(mutation.case.make())
-    plan = BackwardPlan(call, config, ARCHES["sm_80"])
+    plan = Plan(call, config, ARCHES["sm_80"])
     edited = compiler(edited_headers([mutation.edit], tmp_path))
     result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
     caught = {finding.kind for finding in result.findings}

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from flash_attention.errors import LaunchError
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import emulate_backward_plan
-from flash_attention.launch.emulation import Settings
+from flash_attention.launch.emulation import Settings, emulate_backward_plan
+from flash_attention.launch.plan import Plan
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.emulator.gate import first_of_each_kind
@@ -213,7 +212,7 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     call = backward_of(CASE.make())
-    plan = BackwardPlan(call, mutation.kernel)
+    plan = Plan(call, mutation.kernel)
     edited = compiler(edited_headers([mutation.edit], tmp_path))
     try:
         result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
@@ -231,6 +230,6 @@ def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernel", [ADDED, IN_WORKSPACE, IN_ORDER], ids=str)
 def test_without_a_mistake_there_is_nothing_to_catch(kernel: Any) -> None:
     call = backward_of(CASE.make())
-    result = emulate_backward_plan(BackwardPlan(call, kernel), call, Settings())
+    result = emulate_backward_plan(Plan(call, kernel), call, Settings())
     assert result.findings == ()
     assert_right(result.gradients, call)

@@ -15,18 +15,21 @@ from torch import Tensor
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import emulation
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
-from tests.hopper_configs import LADDERS, hopper_ladder
+from tests.hopper_configs import LADDERS, OTHER_LADDERS, hopper_ladder
 
 SEQ, HEADS = 256, 2
 ROWS, KEYS = 128, 128  # of a tile and of a key block, on every rung
 ODD = (200, 400, 2, 1)  # queries, keys, and heads of each; rings of two stages wrap
 CASES = [
     pytest.param(
-        config, causal, id=f"{dtype.name}-{d_head}-{'causal' if causal else 'full'}-{rung.number}"
+        *(config, causal),
+        id=f"{dtype.name}-{d_head}-{'causal' if causal else 'full'}-{rung.number}",
+        marks=() if (dtype, d_head, causal) in LADDERS else pytest.mark.exhaustive,
     )
-    for dtype, d_head, causal in LADDERS
+    for dtype, d_head, causal in (*LADDERS, *OTHER_LADDERS)
     for rung, config in hopper_ladder(dtype, d_head)
 ]
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from flash_attention.reference.oracle import oracle, oracle_lse
 from tests.hopper_configs import hopper_ladder

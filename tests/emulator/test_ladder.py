@@ -12,7 +12,8 @@ from torch import Tensor
 from flash_attention.arch import ARCHES
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import Judge, generate_qkv
 from ptx_emulator import SCHEDULES

@@ -14,11 +14,12 @@ from flash_attention import forward
 from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import generate_qkv
 from ptx_emulator import SCHEDULES
 from tests.emulator.edits import Edit, plant
 from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
+from tests.gate import third_of_features
 
 PREDICATION, ROWS = "sm80/predication.cuh", "sm80/rows.cuh"
 CACHE = next(case for case in CASES if case.name == "packed queries of a cache, everything at once")
@@ -35,7 +36,7 @@ def rung(number: int, case: Case, dtype: DType = DType.BF16) -> FlashForwardKern
     return config
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", third_of_features(0))
 def test_the_kernel_that_sm_80_gets_is_right(case: Case) -> None:
     call = case.make()
     config = selected(call, "sm_80")
@@ -46,8 +47,14 @@ def test_the_kernel_that_sm_80_gets_is_right(case: Case) -> None:
 
 # Every case, every rung but the last, whose row stride does not suit fewer heads of k and v.
 RUNGS_AND_CASES = [
-    pytest.param(number, case, id=f"{number}-{case.name}")
-    for number, case in zip(cycle(range(1, 16)), (*NARROW, *NARROW[:7]), strict=False)
+    pytest.param(
+        *(number, case),
+        id=f"{number}-{case.name}",
+        marks=() if place < 15 else pytest.mark.exhaustive,
+    )
+    for place, (number, case) in enumerate(
+        zip(cycle(range(1, 16)), (*NARROW, *NARROW[:7]), strict=False)
+    )
 ]
 
 
@@ -103,7 +110,10 @@ def test_the_dialects_of_newer_architectures(arch: str) -> None:
     call.assert_right(result.output, result.lse)
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(
+    "number",
+    [*range(4), *(pytest.param(number, marks=pytest.mark.exhaustive) for number in range(4, 8))],
+)
 def test_random_configs_of_every_head_dimension(number: int) -> None:
     d_head = (64, 128, 192, 256)[number % 4]
     configs = (c for c in sample_configs(80 + number) if c.d_head == d_head and c.B_c <= 64)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,34 +40,34 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == set(SAYS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAYS)
-def test_an_example_runs(name: str) -> None:
+@cache
+def output_of(name: str, *launcher: str) -> str:
     result = subprocess.run(
-        [sys.executable, str(FOLDER / name)],
+        [sys.executable, *launcher, str(FOLDER / name)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs(name: str) -> None:
+    said = output_of(name)
     for words in SAYS[name]:
-        assert words in result.stdout
+        assert words in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["context_parallel.py", "train_long_documents.py"])
 def test_several_processes_train_as_one_does(name: str) -> None:
-    losses = []
-    for launcher in ((), ("-m", "torch.distributed.run", "--nproc-per-node", "2")):
-        result = subprocess.run(
-            [sys.executable, *launcher, str(FOLDER / name)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-        )
-        assert result.returncode == 0, result.stderr
-        lines = result.stdout.splitlines()
-        losses.append([float(word) for word in lines[-1].split() if "." in word])
+    alone = output_of(name)
+    together = output_of(name, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    losses = [
+        [float(word) for word in said.splitlines()[-1].split() if "." in word]
+        for said in (alone, together)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=0.002)

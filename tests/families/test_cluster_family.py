@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A family whose CTAs work in clusters: nothing outside of its own file knows of it."""
+"""A family whose CTAs work in clusters: nothing outside of its own file knows of it.
+
+It registers itself, says in its own words what it does not take, is chosen and planned, and runs.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,31 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention import DType, KernelConfig, UnsupportedError, emulate, explain, forward
+from flash_attention import (
+    DType,
+    KernelConfig,
+    UnsupportedError,
+    attention,
+    emulate,
+    explain,
+    forward,
+)
 from flash_attention.arch import ARCHES, Arch
+from flash_attention.call.call import Call
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
+from flash_attention.choose.choice import Rule
 from flash_attention.compile.unit import Unit
 from flash_attention.families.family import Family
 from flash_attention.families.fields import kernel_config
 from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.registry import FAMILIES, register
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_output, generate_qkv
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+COLUMNS = 64  # of a row, two for each lane
 MEETING = "meet();  // both have written their share\n"
 
 
@@ -86,6 +101,7 @@ extern "C" __global__ void flash_forward_kernel(const __grid_constant__ Args arg
 
 class Pairs(Family[PairConfig]):
     name, config_type = "sm_90", PairConfig
+    alignment = 4  # bytes of the words that a lane reads
     source = SOURCE
 
     def unit(self, config: PairConfig, features: Features, arch: Arch) -> Unit:
@@ -95,6 +111,19 @@ class Pairs(Family[PairConfig]):
         if features != PLAIN:
             raise UnsupportedError("pair kernels compute full attention only; leave config out")
         return features
+
+    def refusal(self, problem: Problem, views: Sequence[Any]) -> str | None:
+        if (problem.d_head, problem.d_v) != (COLUMNS, COLUMNS):
+            d_head = problem.d_v if problem.d_head == COLUMNS else problem.d_head
+            return (
+                f"pair kernels have two columns a lane, {COLUMNS}, and not {d_head}; leave it out"
+            )
+        return super().refusal(problem, views)
+
+    def heuristic(self, problem: Problem, arch: Arch) -> PairConfig | str:
+        if problem.features != PLAIN:
+            return "pair kernels compute full attention only"
+        return PairConfig() if arch.name == "sm_90" else "pair kernels need clusters"
 
     def recipe(
         self, config: PairConfig, problem: Problem, views: Sequence[Any], setting: Setting
@@ -145,3 +174,41 @@ def test_its_clusters_are_explained() -> None:
     (launch,) = explain(q, k, v, config=PairConfig()).launches
     assert (launch.grid, launch.cluster) == ((16, 3, 1), (2, 1, 1))
     assert "grid (16, 3, 1) in clusters of (2, 1, 1), 32 threads" in launch.lines()[1]
+
+
+def unaligned(rows: int) -> torch.Tensor:
+    """A tensor whose rows start on 4 bytes, and not on 16."""
+    wide = torch.randn(1, rows, 2, COLUMNS + 4).bfloat16()
+    return wide[..., 2 : COLUMNS + 2]
+
+
+@pytest.mark.usefixtures("pairs")
+def test_it_says_in_its_own_words_what_no_kernel_of_it_takes() -> None:
+    for d_head, d_v in ((40, 40), (COLUMNS, 40)):
+        q, k, v = (torch.zeros(1, 8, 2, d, dtype=torch.bfloat16) for d in (d_head, d_head, d_v))
+        with pytest.raises(UnsupportedError, match=r"^pair kernels have .* 64, and not 40; leave"):
+            attention(q, k, v, config=PairConfig())
+
+
+def test_it_is_planned_where_all_others_refuse(pairs: Pairs) -> None:
+    q, k, v = map(unaligned, (8, 20, 20))
+    call = Call(q, k, v)
+    plan = Plan(call, arch=ARCHES["sm_90"])
+    assert (plan.config, plan.choice.rule) == (PairConfig(), Rule.HEURISTIC)
+    assert plan.recipe.steps[0].geometry.cluster == (2, 1, 1)
+    masked = call._replace(causal=True)
+    with pytest.raises(UnsupportedError, match=r"no kernel runs .*: pair kernels compute full"):
+        Plan(masked, arch=ARCHES["sm_90"])
+    FAMILIES.remove(pairs)
+    with pytest.raises(UnsupportedError, match="the heads stride of q is 68 elements"):
+        Plan(call, arch=ARCHES["sm_90"])
+
+
+@pytest.mark.usefixtures("pairs")
+def test_attention_runs_it_on_rows_that_only_it_reads() -> None:
+    q, k, v = map(unaligned, (3, 20, 20))
+    check = check_output(attention(q, k, v, config="pair(BF16, 64): plain"), q, k, v)
+    assert check.ok, check
+    odd = torch.randn(1, 20, 2, COLUMNS + 1).bfloat16()[..., 1:]
+    with pytest.raises(UnsupportedError, match=r"of k is 65 elements; .* multiple of 2, .* 4 byt"):
+        attention(q, odd, v, config=PairConfig())

@@ -32,7 +32,7 @@ from flash_attention.kernel_configs import (
     parse_kernel_name,
 )
 from flash_attention.ladder import Rung, get_ladder
-from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.plan import Plan
 from tests.cache_calls import cache_call
 from tests.hopper_configs import sample_hopper_configs
 from tests.merge_calls import parts_of
@@ -166,7 +166,7 @@ def test_every_kernel_of_a_backward_pass_has_a_name_that_reads_back(config: str)
     q = torch.zeros(1, 8, 2, 64, dtype=torch.bfloat16)
     call = Call(q, q, q, torch.zeros_like(q), sinks=torch.zeros(2))
     backward = BackwardCall(q, call, torch.zeros(1, 2, 8), wanted=Wanted(dsinks=True))
-    plan = BackwardPlan(backward, config)
+    plan = Plan(backward, config)
     found = []
     for step in plan.recipe.steps:
         (entry,) = re.findall(r"^(\w+)\($", step.unit.source, re.MULTILINE)

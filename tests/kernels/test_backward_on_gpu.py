@@ -14,7 +14,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 from flash_attention.families.sm80.backward.rungs import STEPS, base
 from flash_attention.families.sm80.backward.space import sample_configs
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.device import current_arch
 from tests.backward_cases import assert_right, backward_of, flash_config
 from tests.feature_cases import CASES, Case

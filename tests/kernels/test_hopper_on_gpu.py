@@ -14,7 +14,7 @@ from flash_attention import attention, forward
 from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv, generate_qkvo
 from flash_attention.reference.oracle import oracle
 from flash_attention_workbench.commands.precompile import Job, precompile

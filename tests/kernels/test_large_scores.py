@@ -12,7 +12,7 @@ from flash_attention.call.backward_call import Gradients
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 
 
 def inputs(

@@ -47,7 +47,11 @@ def flash_ladder(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
     return [config for config in configs if isinstance(config, FlashForwardKernelConfig)]
 
 
-LADDERS = [(arch, 128) for arch in TARGETS] + [(arch, 64) for arch in ("sm_80", "sm_90", "sm_120")]
+exhaustive = pytest.mark.exhaustive
+LADDERS = [("sm_80", 128), ("sm_80", 64)] + [
+    pytest.param(*ladder, marks=exhaustive)
+    for ladder in [(arch, 128) for arch in TARGETS[1:]] + [("sm_90", 64), ("sm_120", 64)]
+]
 
 
 @pytest.mark.parametrize(("arch", "d_head"), LADDERS)
@@ -68,16 +72,24 @@ def test_the_ladder_compiles_without_spills_and_every_rung_is_new_code(
     assert same == KNOWN_NO_OPS[nvrtc_version(), d_head]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", TARGETS[1:])
+def test_a_later_target_compiles_its_share_of_the_rungs_without_spills(arch: str) -> None:
+    for config in flash_ladder(DType.FP16, 128)[TARGETS.index(arch) - 1 :: len(TARGETS) - 1]:
+        assert compile_for(config, arch).resources.spill_store_bytes == 0, config.short_form()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90", marks=exhaustive)])
 def test_bf16_rungs_do_not_spill(arch: str) -> None:
     for config in flash_ladder(DType.BF16, 128):
         spilled = compile_for(config, arch).resources.spill_store_bytes
         assert spilled == 0, config.short_form()
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=exhaustive)])
 @pytest.mark.parametrize("arch", TARGETS)
-def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
-    for cfg in islice(sample_configs(3, ARCHES[arch], row_strides=(0, 2048)), 10):
+def test_a_sample_of_all_valid_configs_compiles(arch: str, count: int) -> None:
+    seed = TARGETS.index(arch)  # a target has configs of its own
+    for cfg in islice(sample_configs(seed, ARCHES[arch], row_strides=(0, 2048)), count):
         ptx = compile_for(cfg, arch).ptx
         products = ptx.count("mma.sync")
         steps = (cfg.warp_rows // 16) * (cfg.B_c // 16) * (cfg.d_head // 8)
@@ -92,21 +104,28 @@ PREDICATED = [
 ]
 
 
-# Everything at once for one target a generation, and each by itself for the first two.
-PREDICATED_FOR = [(arch, features) for arch in ("sm_80", "sm_90") for features in PREDICATED] + [
-    (arch, PREDICATED[-1]) for arch in ("sm_100", "sm_120")
+# Each by itself for the first target. Everything at once for one target a generation, which take
+# turns at the head dimensions.
+LATER = ("sm_90", "sm_100", "sm_120")
+PREDICATED_FOR = [
+    pytest.param(
+        *(arch, d_head, features),
+        id=f"{arch}-{d_head}-{features.suffix}",
+        marks=() if arch in ("sm_80", LATER[place % 3]) else exhaustive,
+    )
+    for place, d_head in enumerate(D_HEADS)
+    for arch in ("sm_80", *LATER)
+    for features in (PREDICATED if arch == "sm_80" else PREDICATED[-1:])
 ]
 
 
-@pytest.mark.parametrize(
-    ("arch", "features"), PREDICATED_FOR, ids=lambda x: getattr(x, "suffix", x)
-)
-@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize(("arch", "d_head", "features"), PREDICATED_FOR)
 def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
 ) -> None:
     problem = Problem(1, 512, 512, 4, 4, d_head, d_head, torch.bfloat16, 0.1)
-    for seq_q in (64, 512):
+    everything = arch == "sm_80" and features == PREDICATED[-1]
+    for seq_q in (64, 512) if everything else (512,):
         config = select_config(replace(problem, seq_q=seq_q), ARCHES["sm_80"])
         spilled = compile_config(config, ARCHES[arch], features).resources.spill_store_bytes
         assert spilled <= THREE_REGISTERS, config.short_form()
@@ -138,29 +157,24 @@ TOGGLES: dict[str, Any] = {
     "d_head": 128,
     "B_r": 64,
     "B_c": 32,
-    "n_warps": 8,
     "async_copy": False,
-    "eager_load_blocks": False,
-    "swizzled": False,
     "Q_mma_load_K_tiles": 0,
-    "K_mma_load_K_tiles": 0,
     "V_mma_load_K_tiles": 0,
     "mma_double_buffer_loads": True,
-    "optimized_softmax": False,
-    "folded_addresses": True,
-    "serpentine_mma": True,
-    "peel_first_block": True,
-    "stage_output": True,
-    "reciprocal_normalise": True,
-    "reverse_kv": True,
-    "cache_hints": True,
     "column_panels": True,
-    "static_row_stride": 1024,
 }
 
 
-@pytest.mark.parametrize("field", [f.name for f in fields(FlashForwardKernelConfig)])
-def test_every_field_changes_machine_code(field: str) -> None:
+NO_OPS = set[int]().union(*KNOWN_NO_OPS.values())
+SHOWN_BY_RUNGS = {rung.field for rung in get_ladder()[1:16] if rung.number not in NO_OPS}
+
+
+def test_a_rung_or_a_toggle_shows_that_a_field_changes_machine_code() -> None:
+    assert SHOWN_BY_RUNGS | TOGGLES.keys() == {f.name for f in fields(FlashForwardKernelConfig)}
+
+
+@pytest.mark.parametrize("field", TOGGLES)
+def test_the_fields_of_no_rung_change_machine_code(field: str) -> None:
     base = parse_kernel_config(BASES[field]) if field in BASES else BASE
     changed = replace(base, **{field: TOGGLES[field]})
     codes = [text_section(compile_for(cfg, "sm_90").cubin) for cfg in (base, changed)]

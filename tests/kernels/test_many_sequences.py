@@ -12,19 +12,19 @@ from torch import Tensor
 
 from flash_attention import UnsupportedError, attention
 from flash_attention.arch import ARCHES
-from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.backward_steps import prepare_step
 from flash_attention.families.fit import MAX_GRID_X, MAX_GRID_YZ
-from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.plan import Plan
 
 
-def plan_of(batch: int, heads: int) -> BackwardPlan:
+def plan_of(batch: int, heads: int) -> Plan:
     """The plan of one query and one key for each sequence."""
     q = torch.empty(batch, 1, heads, 64, dtype=torch.bfloat16)
     lse = torch.empty(batch, heads, 1)
     call = BackwardCall(q, Call(q, q, q, q), lse, None, Wanted())
-    return BackwardPlan(call, arch=ARCHES["sm_90"])
+    return Plan(call, arch=ARCHES["sm_90"])
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(70_000, 1), (1, 70_000), (265_625, 2)])
@@ -36,7 +36,9 @@ def test_every_launch_of_a_backward_pass_is_allowed(batch: int, heads: int) -> N
 
 
 def test_more_rows_than_a_launch_takes_are_refused() -> None:
-    problem = replace(plan_of(1, 1).problem, batch=1 << 16, heads=1 << 15)
+    given = plan_of(1, 1).problem
+    assert isinstance(given, BackwardProblem)
+    problem = replace(given, batch=1 << 16, heads=1 << 15)
     with pytest.raises(UnsupportedError, match="2147483648 blocks of 128 rows"):
         prepare_step(problem, "sm_90a")
 

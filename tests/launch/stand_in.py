@@ -75,7 +75,8 @@ class Gpus:
         monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)
-        monkeypatch.setattr(driver, "Launch", self._launch)
+        monkeypatch.setattr(driver, "LaunchConfigs", self._configs)
+        monkeypatch.setattr(driver, "launch_kernel", self._launch)
 
     @contextmanager
     def _device(self, index: int) -> Iterator[None]:
@@ -116,24 +117,15 @@ class Gpus:
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))
 
-    def _launch(
-        self, shape: tuple[int, ...], device: int, *, early: bool = False, cluster: Any = None
-    ) -> Any:
-        def queue(function: object, parameters: int, stream: int) -> None:
-            self._note(function, shape, parameters, stream, device, early)
+    def _configs(
+        self, shape: tuple[int, ...], *, early: bool = False, cluster: Any = None
+    ) -> dict[int, tuple[int, tuple[int, ...], bool]]:
+        every = range(STREAMS, STREAMS + 8)
+        return {stream: (stream, shape, early) for stream in every}
 
-        return queue
-
-    def _note(
-        self,
-        function: object,
-        shape: tuple[int, ...],
-        parameters: int,
-        stream: int,
-        device: int,
-        early: bool,
-    ) -> None:
-        assert device == self.current
+    def _launch(self, config: Any, function: object, parameters: int, extra: int) -> tuple[int]:
+        stream, shape, early = config
+        assert stream == STREAMS + self.current
         pointers, count = (
             ctypes.POINTER(ctypes.c_void_p).from_buffer(ctypes.c_void_p(parameters)),
             0,
@@ -149,8 +141,9 @@ class Gpus:
                 arguments=ForwardKernelArgs.from_buffer_copy(ctypes.string_at(at, SIZE)),
                 arguments_at=at,
                 stream=stream,
-                device=device,
+                device=self.current,
                 early=early,
                 scratch_alive=all(memory() is not None for memory, _ in self.allocated),
             )
         )
+        return (0,)

@@ -15,8 +15,8 @@ from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.call.results import new_gradient
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.plan import Plan
 from tests.backward_cases import backward_of
 from tests.feature_cases import Case
 from tests.launch.calls import grouped
@@ -36,7 +36,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "load", lambda launcher: None)
 
 
-def assert_fits(plan: BackwardPlan, call: BackwardCall) -> None:
+def assert_fits(plan: Plan, call: BackwardCall) -> None:
     """The kernels know the addresses and the strides of the gradients, which torch would choose."""
     arguments, gradients = plan.prepare(call)
     given = (call.call.q, call.call.k, call.call.v, call.call.sinks)
@@ -62,14 +62,14 @@ def test_gradients_of_any_layout_fit_the_kernels(layout: str, which: int) -> Non
     q, k, v = tensors
     out = torch.zeros(q.shape, dtype=q.dtype)
     call = BackwardCall(torch.zeros_like(out), Call(q, k, v, out), torch.zeros(1, 6, 100))
-    assert_fits(BackwardPlan(call, BACKWARD), call)
+    assert_fits(Plan(call, BACKWARD), call)
 
 
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(dq=False, dsinks=True), Wanted(dv=False)])
 def test_gradients_of_packed_sequences_and_sinks_fit_the_kernels(wanted: Wanted) -> None:
     made = Case("", (9, 21), (5, 40), 64, 64, sinks=True).make(dtype=torch.float16)
     call = backward_of(made, wanted)
-    assert_fits(BackwardPlan(call, BACKWARD), call)
+    assert_fits(Plan(call, BACKWARD), call)
 
 
 def dense_pass() -> BackwardCall:
@@ -89,7 +89,7 @@ def test_the_kernels_are_told_where_everything_lies(with_dlse: bool) -> None:
     given: dict[str, Tensor | None] = call.call._asdict()
     given |= {"o": given.pop("out"), "d_o": call.do, "lse": call.lse, "dlse": call.dlse}
     names = ("q", "k", "v", "o", "d_o", "lse", "dlse", "sinks", "cu_seqlens_q", "cu_seqlens_k")
-    plan = BackwardPlan(call, BACKWARD)
+    plan = Plan(call, BACKWARD)
     for arguments in (plan.bind(call), plan.prepare(call)[0]):
         told = {name: getattr(arguments, name) for name in (*names, "seqused_k")}
         lies = {name: None if (t := given[name]) is None else t.data_ptr() for name in told}
@@ -99,7 +99,7 @@ def test_the_kernels_are_told_where_everything_lies(with_dlse: bool) -> None:
 @pytest.mark.parametrize("name", ["do", "q", "k", "v", "o"])
 def test_every_pass_checks_alignment(name: str) -> None:
     good = dense_pass()
-    plan = BackwardPlan(good, BACKWARD)
+    plan = Plan(good, BACKWARD)
     plan.prepare(good)
     field = "out" if name == "o" else name
     changed: dict[str, Any] = {
@@ -118,7 +118,7 @@ def test_every_pass_checks_alignment(name: str) -> None:
 @pytest.mark.parametrize("name", ["do", "lse", "dlse", "q", "out"])
 def test_every_pass_checks_tangents(name: str) -> None:
     good = dense_pass()
-    plan = BackwardPlan(good, BACKWARD)
+    plan = Plan(good, BACKWARD)
     with forward_ad.dual_level():
         plan.prepare(good)
         given: Tensor = getattr(good.call if name in Call._fields else good, name)
@@ -150,12 +150,12 @@ def test_rows_of_no_sequence_have_no_part_in_the_gradient_of_sinks(
     forward = Call(q, k, k, q.clone(), sinks, **packed)
     lse = sinks[:, None].repeat(1, 30)
     call = BackwardCall(q + 1, forward, lse, dlse, Wanted(dsinks=True))
-    dq, dk, dv, dsinks = BackwardPlan(call, BACKWARD).run(call)
+    dq, dk, dv, dsinks = Plan(call, BACKWARD).run(call)
     for gradient, tensor in ((dq, q), (dk, k), (dv, k)):
         assert gradient is not None
         assert torch.equal(gradient, torch.zeros_like(tensor))
     assert dsinks is not None
     torch.testing.assert_close(dsinks, wanted)
-    without = BackwardPlan(call._replace(dlse=None), BACKWARD).run(call._replace(dlse=None))
+    without = Plan(call._replace(dlse=None), BACKWARD).run(call._replace(dlse=None))
     assert without.dsinks is not None
     assert not without.dsinks.any()

@@ -11,7 +11,7 @@ from flash_attention import attention
 from flash_attention.call.call import Call
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.compute import compute
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import generate_qkv
 from tests.launch.calls import CONFIG
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -12,16 +13,19 @@ from torch import Tensor
 
 from flash_attention import attention
 from flash_attention.call.call import Call
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.families.sm90.forward import splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import device as devices
-from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.launch.plan import Plan, forget_plans, plan_for
-from flash_attention.reference.judge import check_output, generate_qkv
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import forget_plans, plan_for
+from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import DECODE_CASES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
+from tests.gate import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -58,14 +62,29 @@ ONE_OR_TWO = {1: 1 << 20, 2: 0}
 """How many rows of partial results the last CTA of a tile may combine, by the launches."""
 
 
-@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+# Every other case, in one launch, in two or in both. All of them are tried with other splits in
+# tests/families/sm90.
+ALWAYS: dict[DecodeCase, tuple[int, ...]] = dict(
+    zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,))), strict=False)
+)
+IN_LAUNCHES = [
+    *(pytest.param(case, count, id=f"{case.name}-{count}") for case, count in ALWAYS.items()),
+    *(
+        pytest.param(case, (1, 2), id=f"{case.name}-(1, 2)", marks=EXHAUSTIVE)
+        for case in DECODE_CASES
+        if ALWAYS.get(case) != (1, 2)
+    ),
+]
+
+
+@pytest.mark.parametrize(("short", "launched"), IN_LAUNCHES)
 def test_keys_in_splits_give_what_attention_is(
-    short: DecodeCase, monkeypatch: pytest.MonkeyPatch
+    short: DecodeCase, launched: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = short.make()
     results = []
-    for launches, rows in ONE_OR_TWO.items():
-        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", rows)
+    for launches in launched:
+        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
         recipe = Plan(short.call(call), config_for(call)).recipe
         assert (
             recipe.num_splits == short.num_splits * recipe.tiles == recipe.steps[0].geometry.grid[0]
@@ -74,24 +93,38 @@ def test_keys_in_splits_give_what_attention_is(
         assert recipe.counters == (recipe.tiles if launches == 1 else 0)
         results.append(emulated(short, call))
         call.assert_right(results[-1].output, results[-1].lse)
-    one, two = results
-    assert torch.equal(one.output, two.output)
-    assert one.lse is not None
-    assert two.lse is not None
-    assert torch.equal(one.lse, two.lse)
+    one, *others = results
+    for two in others:
+        assert torch.equal(one.output, two.output)
+        assert one.lse is not None
+        assert two.lse is not None
+        assert torch.equal(one.lse, two.lse)
 
 
 WITH_LENGTHS = [short for short in DECODE_CASES if short.case.used]
+TILES = [
+    pytest.param(
+        *(short, ping_pong),
+        id=f"{short.name}{'-ping-pong' * ping_pong}",
+        marks=() if place % 2 and ping_pong == place // 2 % 2 else EXHAUSTIVE,
+    )
+    for place, short in enumerate(WITH_LENGTHS)
+    for ping_pong in (False, True)
+]
 
 
-@pytest.mark.parametrize("short", WITH_LENGTHS, ids=lambda short: short.name)
-def test_a_given_config_without_splits_takes_lengths_and_pages(short: DecodeCase) -> None:
+@pytest.mark.parametrize(("short", "ping_pong"), TILES)
+def test_a_given_config_without_splits_takes_lengths_and_pages(
+    short: DecodeCase, ping_pong: bool
+) -> None:
     call = short.make()
+    config = config_for(call)
+    if ping_pong:
+        config = replace(config, consumers=2, ping_pong=True)
     arguments = short.arguments(call) | {"split_keys": None}
-    for config in (config_for(call), replace(config_for(call), consumers=2, ping_pong=True)):
-        result = emulate(config, *short.tensors(call), return_lse=True, **arguments)
-        assert list(map(str, result.findings)) == []
-        call.assert_right(result.output, result.lse)
+    result = emulate(config, *short.tensors(call), return_lse=True, **arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -185,13 +218,12 @@ def test_short_queries_are_split_unasked(
         table = shuffled_table(3, 720 // page_keys)
         k, v = (in_pages(t, table, page_keys) for t in (call.k, call.v))
         asked = asked._replace(k=k, v=v, block_table=table)
-    plan = Plan(asked)
-    key_blocks = 12
+    plan, key_blocks = Plan(asked), 12
     features, arguments = plan.recipe.features, plan.bind(asked)
     assert isinstance(features, Sm90Features)
     assert (features.splits, features.heads_together) == (SplitKind.FIXED, 3)
     assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
-    assert plan.rule is Rule.DECODE
+    assert plan.choice.rule is Rule.DECODE
     assert plan.recipe.num_splits == plan.recipe.steps[0].geometry.grid[0] == 12
     assert len(plan.recipe.steps) == launches
     result = plan.run(asked)
@@ -372,5 +404,4 @@ def test_a_captured_call_follows_lengths_and_pages_that_change() -> None:
     arguments["block_table"].copy_(other)
     arguments["seqused_k"].copy_(changed.keywords["seqused_k"])
     graph.replay()
-    check = check_output(out, changed.q, changed.k, changed.v, **changed.keywords)
-    assert check.ok, str(check)
+    changed.assert_right(out)

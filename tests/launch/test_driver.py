@@ -16,6 +16,7 @@ from flash_attention.compile import ENTRY, compile_kernel
 from flash_attention.errors import LaunchError
 from flash_attention.launch import driver
 from flash_attention.launch.device import current_arch
+from tests.launch.single import launch, launch_with
 
 SMEM_BYTES = 64 * 1024  # above what a kernel gets without asking
 SOURCE = f"""
@@ -74,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     }
     for name, results in answers.items():
         monkeypatch.setattr(cuda, name, stand_in(name, *results))
-    monkeypatch.setattr(driver, "_launch_kernel", stand_in("cuLaunchKernelEx"))
+    monkeypatch.setattr(driver, "launch_kernel", stand_in("cuLaunchKernelEx"))
     monkeypatch.setattr(driver, "_primary_context", driver._primary_context.__wrapped__)
     return noted
 
@@ -104,9 +105,9 @@ SHAPE = (5, 2, 3, 128, 1, 1, 1000)
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_launch_passes_the_shape_the_stream_and_the_parameters(early: bool, calls: Calls) -> None:
-    launch = driver.Launch(SHAPE, 0, early=early)
+    made = driver.LaunchConfigs(SHAPE, early=early)
     for stream in (9, 10, 9):
-        launch(KERNEL, 4096, stream)
+        launch_with(made, KERNEL, 4096, stream, 0)
     configs = [config for config, *_ in asked_for(calls, "cuLaunchKernelEx")]
     assert [rest for _, *rest in asked_for(calls, "cuLaunchKernelEx")] == [[KERNEL, 4096, 0]] * 3
     assert [int(config.hStream) for config in configs] == [9, 10, 9]
@@ -119,7 +120,7 @@ def test_a_launch_passes_the_shape_the_stream_and_the_parameters(early: bool, ca
 
 
 def test_a_launch_has_clusters(calls: Calls) -> None:
-    driver.Launch(SHAPE, 0, early=True, cluster=(1, 2, 3))(KERNEL, 4096, 9)
+    launch(KERNEL, SHAPE, 4096, 9, 0, early=True, cluster=(1, 2, 3))
     ((config, *_),) = asked_for(calls, "cuLaunchKernelEx")
     early, clusters = config.attrs
     assert early.value.programmaticStreamSerializationAllowed == 1
@@ -133,12 +134,12 @@ def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
 ) -> None:
     statuses = [driver.NO_CONTEXT, SUCCESS]
 
-    def launch(*arguments: object) -> tuple[cuda.CUresult]:
+    def fail_once(*arguments: object) -> tuple[cuda.CUresult]:
         calls.append(("cuLaunchKernelEx", arguments))
         return (statuses.pop(0),)
 
-    monkeypatch.setattr(driver, "_launch_kernel", launch)
-    driver.Launch(SHAPE, 2)(KERNEL, 4096, 9)
+    monkeypatch.setattr(driver, "launch_kernel", fail_once)
+    launch(KERNEL, SHAPE, 4096, 9, 2)
     assert [name for name, _ in calls] == [
         "cuLaunchKernelEx",
         "cuDeviceGet",
@@ -153,7 +154,7 @@ def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
 
 
 def test_an_early_launch_may_start_before_the_one_before_it_has_ended(calls: Calls) -> None:
-    driver.Launch(SHAPE, 0, early=True)(KERNEL, 4096, 9)
+    launch(KERNEL, SHAPE, 4096, 9, 0, early=True)
     ((config, *_),) = asked_for(calls, "cuLaunchKernelEx")
     (attribute,) = config.attrs
     assert attribute.id.name == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
@@ -163,10 +164,10 @@ def test_an_early_launch_may_start_before_the_one_before_it_has_ended(calls: Cal
 def test_what_the_driver_refuses_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
     monkeypatch.setattr(cuda, "cuGetErrorString", lambda status: (SUCCESS, b"it is not valid"))
-    monkeypatch.setattr(driver, "_launch_kernel", lambda *arguments: (invalid,))
+    monkeypatch.setattr(driver, "launch_kernel", lambda *arguments: (invalid,))
     reason = r"cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE \(1\): it is not valid"
     with pytest.raises(LaunchError, match=reason):
-        driver.Launch(SHAPE, 0)(KERNEL, 4096, 9)
+        launch(KERNEL, SHAPE, 4096, 9, 0)
     assert calls == []
 
 
@@ -180,7 +181,7 @@ def fill(out: torch.Tensor, value: int, *, ready: bool = True, threads: int = 32
     parameters = (Words(1000, 3), Args(out.data_ptr(), value - 3))
     pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, parameters))
     shape = (2, 1, 1, threads, 1, 1, SMEM_BYTES)
-    driver.Launch(shape, index)(kernel, ctypes.addressof(pointers), 0)
+    launch(kernel, shape, ctypes.addressof(pointers), 0, index)
     torch.cuda.synchronize()
 
 

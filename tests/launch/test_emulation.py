@@ -21,7 +21,7 @@ from flash_attention.kernel_configs import (
     TileOrder,
 )
 from flash_attention.launch import emulation
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import check_output, generate_qkv, generate_qkvo
 from tests.emulator.edits import Edit, plant
 

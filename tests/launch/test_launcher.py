@@ -4,22 +4,31 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 
+from flash_attention import attention
+from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import Call
 from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch import driver, tensor_map
 from flash_attention.launch import launcher as launching
-from flash_attention.launch import tensor_map
 from flash_attention.launch.device import EMULATED_SMS
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import known_plan, plan_for
 from flash_attention.launch.tile_counters import tile_counter
 from tests.launch.calls import CONFIG, DYNAMIC, HOPPER, UNIFIED, call_with, dense, grouped
 from tests.launch.stand_in import STREAMS, Gpus
+
+SOURCE = str(Path(launching.__file__).parents[1])
 
 
 @pytest.fixture
@@ -222,15 +231,14 @@ def test_a_launch_during_another_has_parameters_of_its_own(
     calls = [Call(t, k, v, o, s) for t, s in zip((q, q, q.clone()), sinks, strict=True)]
     plan = Plan(calls[0], HOPPER)
     launcher = launcher_of(plan)
-    (launch,) = launcher._launches
-    queue, waiting = launch._launch, calls[1:]
+    queue, waiting = driver.launch_kernel, calls[1:]
 
-    def interrupted(*asked: Any) -> None:
+    def interrupted(*asked: Any) -> Any:
         if waiting:
             launcher.launch(plan.bind(waiting.pop()))
-        queue(*asked)
+        return queue(*asked)
 
-    monkeypatch.setattr(launch, "_launch", interrupted)
+    monkeypatch.setattr(driver, "launch_kernel", interrupted)
     for _ in range(2):
         waiting = calls[1:]
         launcher.launch(plan.bind(calls[0]))
@@ -256,3 +264,48 @@ def test_calls_of_a_plan_reuse_arguments_and_store_what_is_theirs(
         assert call.sinks is not None
         assert seen.sinks == call.sinks.data_ptr()
     assert len({seen.arguments_at for seen in gpus.launches}) == 1
+
+
+def ours(run: Callable[[], object]) -> list[str]:
+    """The functions of the library that something calls, in order."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and SOURCE in code.co_filename:
+            called.append(f"{Path(code.co_filename).stem}.{code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+@pytest.mark.usefixtures("gpus")
+@torch.no_grad()
+def test_a_known_call_passes_seven_functions_and_its_gradient_as_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = grouped()
+    backward = BackwardCall(q.clone(), Call(q, k, v, q.clone()), torch.zeros(1, 6, 100))
+    for plan in (plan_for(Call(q, k, v), HOPPER), plan_for(backward, "rung:1")):
+        monkeypatch.setattr(plan, "device_index", 0)
+        monkeypatch.setattr(plan, "launcher", launcher_of(plan))
+        monkeypatch.setattr(plan.preparation, "_launcher", plan.launcher)
+    shared = ["known_plan", "kind_and_tensors", "run", "prepare", "launch"]
+
+    def known_gradient() -> None:
+        plan = known_plan(backward, "rung:1")
+        assert plan is not None
+        plan.run(backward)
+
+    for _ in range(3):  # the first notes the plan, and encodes tensor maps
+        forward = ours(lambda: attention(q, k, v, config=HOPPER))
+        gradient = ours(known_gradient)
+    assert [name.partition(".")[2] for name in forward] == ["attention", "is_traced", *shared]
+    assert [name.partition(".")[2] for name in gradient if not name.startswith("kept")] == [
+        *shared,
+        "into",  # scratch memory
+    ]

@@ -18,7 +18,8 @@ from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.device import CPU, EMULATED_SMS
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from tests.launch.calls import (
     BATCH,
     CONFIG,
@@ -231,13 +232,12 @@ def test_a_call_is_prepared_with_room_for_its_results() -> None:
     for d_v, strides in ((D_HEAD, q.stride()), (40, (100 * 6 * 40, 6 * 40, 40, 1))):
         call = Call(q, k, torch.zeros(1, 77, 2, d_v, dtype=torch.float16), return_lse=True)
         plan = Plan(call, HOPPER)
-        arguments, out, lse = plan.prepare(call)
+        arguments, (out, lse) = plan.prepare(call)
         assert (tuple(out.shape), out.stride()) == ((1, 100, 6, d_v), strides)
         assert plan.views[3].strides == out.stride()
-        assert lse is not None
         assert (lse.dtype, tuple(lse.shape)) == (torch.float32, (1, 6, 100))
         assert (arguments.o, arguments.lse) == (out.data_ptr(), lse.data_ptr())
-    assert Plan(call._replace(return_lse=False), HOPPER).prepare(call)[2] is None
+    assert isinstance(Plan(call._replace(return_lse=False), HOPPER).prepare(call)[1], Tensor)
 
 
 @pytest.fixture(params=[torch.bfloat16, torch.float64], ids=str)
@@ -251,8 +251,7 @@ def other_default(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("loads", "other_default")
 def test_the_lse_is_float32_whatever_the_default_is() -> None:
     call = Call(*grouped(), return_lse=True)
-    _, out, lse = Plan(call, HOPPER).prepare(call)
-    assert lse is not None
+    _, (out, lse) = Plan(call, HOPPER).prepare(call)
     assert (out.dtype, lse.dtype) == (torch.float16, torch.float32)
 
 
@@ -269,7 +268,7 @@ def test_kernels_are_loaded_by_the_first_call(loads: list[Launcher]) -> None:
 def test_a_given_output_counts_as_changed_when_it_is_claimed() -> None:
     q, k, v, o = dense()
     before = o._version
-    arguments, out, _ = plan_of(q, k, v, o).prepare(Call(q, k, v, o))
+    arguments, out = plan_of(q, k, v, o).prepare(Call(q, k, v, o))
     assert out is o
     assert (arguments.o, o._version) == (o.data_ptr(), before + 1)
     with torch.inference_mode():

@@ -10,12 +10,13 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from tests.launch.calls import D_HEAD, DYNAMIC, HOPPER, grouped, values
 
 
@@ -28,7 +29,7 @@ def test_a_hopper_plan_packs_what_the_problem_says() -> None:
     assert {name: packed[name] for name in expected} == expected
     assert packed["k_stride"] == (77 * 2 * D_HEAD, 2 * D_HEAD, D_HEAD)
     assert packed["softmax_scale"] == 0.5
-    assert (plan.problem.causal, plan.arch) == (True, ARCHES["sm_90"])
+    assert (plan.problem.causal, plan.choice.setting.arch) == (True, ARCHES["sm_90"])
     assert (packed["lse_batch_stride"], packed["lse_head_stride"]) == (600, 100)
     assert plan.recipe.steps[0].geometry.grid == (6, 1, 1)
 
@@ -88,7 +89,7 @@ def test_extra_tensors_are_part_of_what_a_plan_is_for() -> None:
     plans = [plan_for(each, DYNAMIC) for each in calls]
     assert len({id(plan) for plan in plans}) == 3
     assert plan_for(call._replace(seqused_k=used.clone()), DYNAMIC) is plans[1]
-    assert [plan.given for plan in plans] == [(), ("seqused_k",), ("sinks",)]
+    assert [plan.preparation._given for plan in plans] == [(), ("seqused_k",), ("sinks",)]
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -106,10 +107,10 @@ def test_every_call_checks_the_gradient_of_the_sinks() -> None:
 def test_a_chosen_config_is_part_of_the_plan() -> None:
     call = Call(*grouped())
     plan = plan_for(call)
-    assert (plan.arch, plan.rule) == (ARCHES["sm_90"], Rule.HEURISTIC)
+    assert (plan.choice.setting.arch, plan.choice.rule) == (ARCHES["sm_90"], Rule.HEURISTIC)
     assert plan.config == select_config(plan.problem, ARCHES["sm_90"])
     assert plan_for(call) is plan
-    assert plan_for(call, HOPPER).rule is Rule.GIVEN
+    assert plan_for(call, HOPPER).choice.rule is Rule.GIVEN
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -118,7 +119,7 @@ def test_keys_are_cut_on_hopper_only() -> None:
     call = Call(q[:, :1], k, v, split_keys=64)
     hopper, other = (Plan(call, arch=ARCHES[name]) for name in ("sm_90", "sm_80"))
     assert isinstance(hopper.config, HopperForwardKernelConfig)
-    assert (hopper.rule, hopper.recipe.num_splits) == (Rule.DECODE, 2 * 2)
+    assert (hopper.choice.rule, hopper.recipe.num_splits) == (Rule.DECODE, 2 * 2)
     assert (len(hopper.recipe.steps), hopper.recipe.counters) == (1, hopper.recipe.tiles)
     assert isinstance(other.config, FlashForwardKernelConfig)
     assert (other.recipe.num_splits, len(other.recipe.steps)) == (0, 1)

@@ -17,9 +17,8 @@ from flash_attention.call.call import Call
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch import plan as plans
-from flash_attention.launch.plan import forget_plans, plan_for
-from flash_attention.launch.plans import Plans
+from flash_attention.launch import plans
+from flash_attention.launch.plans import Plans, forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
 from tests.launch.calls import CONFIG, HOPPER, call_with, dense, grouped
 

@@ -12,30 +12,27 @@ from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import DESCALES, Call
-from flash_attention.launch import backward, plan, plans
-from flash_attention.launch.backward import (
-    BackwardPlan,
-    backward_plan_for,
-    known_backward_plan,
-    recent_backward_plan,
-)
+from flash_attention.launch import plans
 from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan, known_plan, plan_for
-from flash_attention.launch.plans import Plans
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import Plans, known_plan, plan_for
 from tests.call.test_call import CHANGES, OPTIONAL, OTHER_OPTIONS, everything
 from tests.launch.calls import CONFIG, HOPPER, grouped
 
 
 @pytest.fixture(autouse=True)
 def no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_plans", Plans())
-    monkeypatch.setattr(backward, "_plans", Plans())
+    monkeypatch.setattr(plans, "_plans", Plans())
 
 
 def noted(*tensors: Tensor) -> Plans[str]:
     made: Plans[str] = Plans()
     made.note("the plan", ("a kind",), *tensors)
     return made
+
+
+def recent_plan(call: Call | BackwardCall, config: Any = None) -> Plan | None:
+    return known_plan(call, config, by_key=False)
 
 
 def test_a_recent_plan_is_found_by_its_kind_and_tensors_that_are_alike() -> None:
@@ -127,13 +124,13 @@ def test_calls_that_differ_in_one_field_have_other_plans(name: str, count: int) 
     given: tuple[Any, ...] = everything()[:count]
     call = Call(*given)
     mine, theirs = (Plan(Call(*grouped(seq_q=rows)), HOPPER) for rows in (1, 2))
-    plan._plans.add((HOPPER, call.key()), mine)
+    plans._plans.add((HOPPER, call.key()), mine)
     assert known_plan(call, HOPPER) is known_plan(call, HOPPER) is mine
     others = list(changed(call, name))
     assert others
     for other in others:
         assert known_plan(other, HOPPER) is None
-        plan._plans.add((HOPPER, other.key()), theirs)
+        plans._plans.add((HOPPER, other.key()), theirs)
         for _ in range(2):
             assert known_plan(other, HOPPER) is theirs
             assert known_plan(call, HOPPER) is mine
@@ -173,19 +170,19 @@ def test_passes_that_differ_in_one_field_have_other_plans(name: str, alone: bool
     whole = whole_pass(call)
     if alone:
         whole = whole._replace(call=Call(*call[:4]), dlse=None)
-    mine, theirs = (BackwardPlan(backward_call(seq_k=rows), BACKWARD) for rows in (1, 2))
-    backward._plans.add((BACKWARD, whole.key()), mine)
-    assert known_backward_plan(whole, BACKWARD) is mine
-    assert recent_backward_plan(whole, BACKWARD) is mine
+    mine, theirs = (Plan(backward_call(seq_k=rows), BACKWARD) for rows in (1, 2))
+    plans._plans.add((BACKWARD, whole.key()), mine)
+    assert known_plan(whole, BACKWARD) is mine
+    assert recent_plan(whole, BACKWARD) is mine
     others = list(changed_passes(whole, name))
     assert others
     for other in others:
-        assert recent_backward_plan(other, BACKWARD) is None
-        assert known_backward_plan(other, BACKWARD) is None
-        backward._plans.add((BACKWARD, other.key()), theirs)
+        assert recent_plan(other, BACKWARD) is None
+        assert known_plan(other, BACKWARD) is None
+        plans._plans.add((BACKWARD, other.key()), theirs)
         for _ in range(2):
-            assert known_backward_plan(other, BACKWARD) is theirs
-            assert known_backward_plan(whole, BACKWARD) is mine
+            assert known_plan(other, BACKWARD) is theirs
+            assert known_plan(whole, BACKWARD) is mine
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -198,9 +195,9 @@ def test_configs_and_the_wish_for_lse_have_other_plans() -> None:
         found = [known_plan(call, config, with_lse=lse) for config, lse in asked]
         assert found == planned
     both = (BACKWARD, "rung:2")
-    each = [backward_plan_for(backward_call(), config) for config in both]
+    each = [plan_for(backward_call(), config) for config in both]
     for _ in range(3):
-        assert [known_backward_plan(backward_call(), config) for config in both] == each
+        assert [known_plan(backward_call(), config) for config in both] == each
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -214,13 +211,13 @@ def test_a_tensor_that_is_passed_twice_has_a_plan() -> None:
 @pytest.mark.usefixtures("no_compile")
 def test_without_a_config_torch_computes_on_the_cpu_whatever_was_planned() -> None:
     call, each = Call(*grouped()), backward_call()
-    planned, planned_pass = plan_for(call), backward_plan_for(each)
+    planned, planned_pass = plan_for(call), plan_for(each)
     for device in (CPU, 0, CPU):
         planned.device_index = planned_pass.device_index = device
         for _ in range(2):
             assert known_plan(call) is (None if device == CPU else planned)
-            assert known_backward_plan(each) is (None if device == CPU else planned_pass)
-            assert recent_backward_plan(each) is (None if device == CPU else planned_pass)
+            assert known_plan(each) is (None if device == CPU else planned_pass)
+            assert recent_plan(each) is (None if device == CPU else planned_pass)
 
 
 def backward_call(seq_k: int = 77) -> BackwardCall:
@@ -232,11 +229,11 @@ def backward_call(seq_k: int = 77) -> BackwardCall:
 @pytest.mark.usefixtures("no_compile")
 def test_a_known_backward_plan_is_the_plan_of_the_key() -> None:
     call = backward_call()
-    assert known_backward_plan(call, BACKWARD) is None
-    planned = backward_plan_for(call, BACKWARD)
+    assert known_plan(call, BACKWARD) is None
+    planned = plan_for(call, BACKWARD)
     for _ in range(3):
-        assert known_backward_plan(call, BACKWARD) is planned
-        assert known_backward_plan(call._replace(do=call.do.clone()), BACKWARD) is planned
+        assert known_plan(call, BACKWARD) is planned
+        assert known_plan(call._replace(do=call.do.clone()), BACKWARD) is planned
     others = (
         call._replace(wanted=Wanted(dq=False)),
         call._replace(dlse=torch.zeros_like(call.lse)),
@@ -248,7 +245,7 @@ def test_a_known_backward_plan_is_the_plan_of_the_key() -> None:
         call._replace(deterministic=True),
     )
     for other in others:
-        assert known_backward_plan(other, BACKWARD) is None
+        assert known_plan(other, BACKWARD) is None
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -259,11 +256,11 @@ def test_calls_that_alternate_find_plans_without_a_key(
     planned = [plan_for(call, HOPPER) for call in calls]
     passes = [backward_call(seq_k=length) for length in (64, 96)]
     passes.append(passes[0]._replace(dlse=torch.zeros_like(passes[0].lse)))
-    planned_passes = [backward_plan_for(each, BACKWARD) for each in passes]
+    planned_passes = [plan_for(each, BACKWARD) for each in passes]
     for call in calls:
         known_plan(call, HOPPER)
     for each in passes:
-        known_backward_plan(each, BACKWARD)
+        known_plan(each, BACKWARD)
 
     def refuse(call: object) -> None:
         raise AssertionError("a key was made")
@@ -272,8 +269,8 @@ def test_calls_that_alternate_find_plans_without_a_key(
         monkeypatch.setattr(kind, "key", refuse)
     for _ in range(2):
         assert [known_plan(call, HOPPER) for call in calls] == planned
-        assert [known_backward_plan(each, BACKWARD) for each in passes] == planned_passes
-        assert [recent_backward_plan(each, BACKWARD) for each in passes] == planned_passes
+        assert [known_plan(each, BACKWARD) for each in passes] == planned_passes
+        assert [recent_plan(each, BACKWARD) for each in passes] == planned_passes
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -292,5 +289,5 @@ def test_all_plans_are_dropped_when_there_are_too_many(monkeypatch: pytest.Monke
         made.add(("key", number), number)
         made.note(number, ("kind", number), torch.zeros(1))
     assert [made.get(("key", number)) for number in range(3)] == [None, None, 2]
-    recent = [made.recent(("kind", number), torch.zeros(1)) for number in range(3)]
-    assert recent == [None, None, 2]
+    found = [made.recent(("kind", number), torch.zeros(1)) for number in range(3)]
+    assert found == [None, None, 2]

@@ -21,8 +21,8 @@ from flash_attention.call.checks import check_call
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_called
-from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import device_arch
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention_workbench.gradient_check import gradients_over_nan
@@ -73,7 +73,7 @@ class RandomGradients:
 
     asked: GradientProblem
     call: BackwardCall
-    plan: BackwardPlan
+    plan: Plan
 
     def run(self) -> Gradients:
         """The gradients: by kernels on a GPU, on the CPU by the emulator."""
@@ -132,7 +132,7 @@ def make_gradients(asked: GradientProblem, device: str = "cpu") -> RandomGradien
     forward = call._replace(out=out)
     backward = BackwardCall(do, forward, lse, dlse, asked.wanted, asked.deterministic)
     arch = device_arch(0) if device == "cuda" else ARCHES[_ARCHES[asked.problem.family]]
-    return RandomGradients(asked, backward, BackwardPlan(backward, _config(backward, asked), arch))
+    return RandomGradients(asked, backward, Plan(backward, _config(backward, asked), arch))
 
 
 _ARCHES = {"sm80": "sm_80", "sm90": "sm_90"}

@@ -17,6 +17,7 @@ from ptx_emulator import Empty
 from ptx_emulator.types import numpy_type
 from ptx_emulator.user_kernel.host_headers import HOST_HEADERS
 from ptx_emulator.user_kernel.kernel import UserKernel, three_sizes
+from tests.launch.single import launch as launch_kernel
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 from tests.user_kernel.pattern_cases import cases
@@ -91,7 +92,7 @@ def launched(
     driver.ready_kernel(function, device.index, smem)
     shape = (*three_sizes("grid", launch["grid"]), *three_sizes("block", launch["block"]), smem)
     stream = torch.cuda.current_stream(device).cuda_stream
-    driver.Launch(shape, device.index)(function, ctypes.addressof(pointers), stream)
+    launch_kernel(function, shape, ctypes.addressof(pointers), stream, device.index)
     torch.cuda.synchronize(device)
     return [
         tensor.cpu().numpy().view(array.dtype).reshape(array.shape)

@@ -14,7 +14,7 @@ import torch
 
 from flash_attention import UnsupportedError
 from flash_attention.call.backward_call import BackwardCall, Gradients
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
 from flash_attention_workbench.check import check

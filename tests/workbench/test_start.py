@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script: its help waits for no torch, and without the extras it says what to install."""
+"""The script: lists of commands wait for no torch; without the extras it says what to install."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from flash_attention.call.dtype import DType
 from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
 
-COMMANDS = (
-    *(("doctor",), ("explain",), ("check",), ("bench",), ("tune",), ("inspect",), ("emulate",)),
-    *(("debug",), ("report",), ("build",), ("ladder",), ("ladder", "list"), ("ladder", "show")),
-    *(("ladder", "diff"), ("ladder", "run")),
-)
+LISTS = ((), ("ladder",), ("cache",))
+COMMANDS = ("doctor", "explain", "check", "bench", "tune", "inspect", "emulate", "debug", "report")
 BLOCK = """
 import sys
 class Blocker:
@@ -38,8 +35,8 @@ def child(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_and_version_import_no_torch() -> None:
-    asked = [*((*command, "--help") for command in ((), *COMMANDS)), ("--version",)]
+def test_lists_of_commands_and_the_version_import_no_torch() -> None:
+    asked = [*((*group, "--help") for group in LISTS), ("ladder", "list", "--help"), ("--version",)]
     result = child(
         "import sys, flash_attention_workbench.start\n"
         f"for arguments in {asked}:\n"
@@ -52,8 +49,10 @@ def test_help_and_version_import_no_torch() -> None:
         "assert not heavy, heavy\n"
     )
     assert result.returncode == 0, result.stderr
+    for group in LISTS:
+        assert f"Usage: {' '.join(('flash-attention', *group))} [OPTIONS] COMMAND" in result.stdout
     for command in COMMANDS:
-        assert f"Usage: flash-attention {' '.join(command)} " in result.stdout
+        assert f"\u2502 {command} " in result.stdout
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
 
 
@@ -132,3 +131,15 @@ def test_a_file_is_emulated_by_the_emulators_own_command(tmp_path: Path) -> None
     )
     assert done.returncode == 1, done.stderr
     assert "race" in done.stdout
+
+
+def test_the_file_of_a_rung_is_emulated_as_that_rung(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.cu"
+    kernel.write_text("// A rung.\n// config: fastest\n")
+    given = ["flash-attention", "emulate", str(kernel)]
+    done = child(
+        f"import sys; sys.argv = {given}; from flash_attention_workbench.start import main; main()"
+    )
+    assert done.returncode == 2, done.stderr
+    assert "fastest" in done.stderr
+    assert "not a kernel config" in done.stderr

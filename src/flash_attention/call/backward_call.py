@@ -6,15 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import new_gradient
-from flash_attention.call.tensors import ALIGNMENT
-from flash_attention.errors import UnsupportedError
 
 
 class Wanted(NamedTuple):
@@ -71,7 +66,7 @@ class BackwardCall(NamedTuple):
         )
 
     def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
-        """What Plans notes a plan of this call by: its options and sizes, and its tensors."""
+        """What a plan of this call is noted by: its options and sizes, and its tensors."""
         do, (q, k, v, out, a, b, c, d, *others), lse, dlse, wanted, deterministic = self
         tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
         given: tuple[bool, ...] = ()
@@ -101,53 +96,3 @@ class BackwardProblem(Problem):
         """Make the problem of the backward pass of a problem."""
         values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
         return cls(**values, wanted=wanted, deterministic=deterministic)
-
-
-def backward_call_of(
-    do: Tensor,
-    call: Call,
-    lse: Tensor,
-    dlse: Tensor | None,
-    wanted: Wanted,
-    deterministic: bool,
-) -> BackwardCall:
-    """Make a backward call of gradients and saved tensors as autograd passes them: gradients may
-    have any strides, and hooks may have moved saved tensors. What kernels cannot read is copied.
-
-    Raises UnsupportedError for a batch of gradients (`is_grads_batched`), which has no memory.
-
-    It is deterministic if that is asked for here or by torch.use_deterministic_algorithms.
-    """
-    if is_legacy_batchedtensor(do) or (dlse is not None and is_legacy_batchedtensor(dlse)):
-        raise UnsupportedError(
-            "the gradients of several outputs are asked for at once (is_grads_batched or"
-            " vectorize=True); call torch.func.vmap of torch.func.vjp, or torch.func.jacrev"
-        )
-    if not (_readable(do) and _is_unshared(do)):
-        do = do.clone(memory_format=torch.contiguous_format)
-    tensors = [t if t is None or _readable(t) else _copied(t) for t in call[:4]]
-    vectors = [None if t is None else t.contiguous() for t in call[4:8]]
-    if dlse is not None:
-        dlse = dlse.contiguous().resolve_neg()
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    readable = Call._make((*tensors, *vectors, *call[8:]))
-    return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)
-
-
-def _readable(tensor: Tensor) -> bool:
-    """Whether kernels can read a tensor: every row is contiguous, and starts on 16 bytes."""
-    if tensor.data_ptr() % ALIGNMENT or tensor.is_neg() or tensor.stride(-1) != 1:
-        return False
-    elements = ALIGNMENT // tensor.itemsize
-    rows = zip(tensor.shape[:-1], tensor.stride(), strict=False)
-    return tensor.is_contiguous() or all(n == 1 or stride % elements == 0 for n, stride in rows)
-
-
-def _is_unshared(do: Tensor) -> bool:
-    """Whether a gradient has a row for every query."""
-    return do.is_contiguous() or 0 not in do.stride()
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """Return a copy of a saved tensor. Its gradient has the same strides as that of the tensor."""
-    return new_gradient(tensor).copy_(tensor)

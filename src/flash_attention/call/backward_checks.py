@@ -26,7 +26,7 @@ def check_backward_call(call: BackwardCall) -> tuple[BackwardProblem, list[Tenso
     check_types(call)
     problem, views = check_call(call.call)
     do = TensorView.of("do", call.do)
-    tensors.check_kernel_gradient(do, TensorView.of("o", call.call.out))
+    tensors.check_gradient(do, TensorView.of("o", call.call.out))
     check_rows(call, problem, views[0])
     given = BackwardProblem.of_pass(problem, call.wanted, call.deterministic)
     return given, [do.with_batch, *views_of_pass(call.call, views)[1:]]

@@ -68,6 +68,10 @@ class Call(NamedTuple):
         """The call that also returns its log-sum-exp."""
         return Call(*self[:-1], return_lse=True)
 
+    def with_whole_window(self) -> Call:
+        """The call whose window has integers in place of 0-d tensors."""
+        return self._replace(window=whole_window(self.window))
+
     def needs_grad(self) -> bool:
         """Whether autograd would expect a gradient from this call."""
         out, sinks = self.out, self.sinks
@@ -106,6 +110,13 @@ class Call(NamedTuple):
             q.is_neg() or k.is_neg() or v.is_neg(),
             self.key_beside_qkv(),
         )
+
+    def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
+        """What a plan of this call is noted by: its options and sizes, and its tensors."""
+        q, k, v, out, a, b, c, d, e, f, g, h, *options = self  # a to h are the extras
+        if a is b is c is d is e is f is g is h is out is None:  # as in most calls
+            return (q.numel(), k.numel(), *options), (q, k, v)
+        return (q.numel(), k.numel(), self.key_beside_qkv()), (q, k, v)
 
     def key_beside_qkv(self) -> tuple[object, ...]:
         """The part of the key that does not depend on q, k and v."""
@@ -171,7 +182,7 @@ def call_of(
     except TypeError:
         check_keywords(function, keywords)
         raise
-    return call if call.window is None else call._replace(window=whole_window(call.window))
+    return call if call.window is None else call.with_whole_window()
 
 
 def whole_window(window: Window | None) -> Window | None:

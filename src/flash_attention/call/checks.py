@@ -41,7 +41,8 @@ def check_meaning(call: Call) -> None:
 
 
 def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem, list[TensorView]]:
-    """Check a call. Returns its problem, and q, k, v and the output with a batch dimension.
+    """Check a call that kernels are to run. Returns its problem, and q, k, v and the output with a
+    batch dimension. The families say whether they take these.
 
     Meta tensors are treated as if they were on `device`.
     """
@@ -50,14 +51,16 @@ def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem,
     given = views[:3]
     if device is not None and all(view.device.type == "meta" for view in given):
         given = [replace(view, device=device) for view in given]
-    tensors.check_inputs(given[0], given[1], given[2], Packing.of(call))
+    for view in given:
+        tensors.check_kind(view)
+    tensors.check_shapes(given[0], given[1], given[2], Packing.of(call))
     q, k, v = views[:3]
     options.check_extras(call, q, k)
     if call.out is None:
         room = TensorView.of(OUTPUT, new_output(call.q, v.shape[-1], device="meta"))
         views.append(replace(room, device=q.device))
     else:
-        tensors.check_kernel_output(views[3], q, v)
+        tensors.check_given_output(views[3], q, v)
     return Problem.of(call), [view.with_batch for view in views]
 
 

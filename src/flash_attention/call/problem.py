@@ -11,7 +11,6 @@ from torch import Tensor
 
 from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
-from flash_attention.call.mla import is_mla
 from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 from flash_attention.call.transposed import has_transposed_v
 
@@ -154,11 +153,6 @@ class Problem:
     def per_batch(self) -> bool:
         """Whether sequences may differ in length."""
         return self.total_q is not None or self.total_k is not None or self.seqused_k
-
-    @property
-    def mla(self) -> bool:
-        """Whether v is part of k, as always with these head dimensions."""
-        return is_mla(self.d_head, self.d_v)
 
     @property
     def heads_per_kv(self) -> int:

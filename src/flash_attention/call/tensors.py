@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of q, k, v and the output, before anything is compiled, allocated or written. They read
-`TensorView`s, which describe tensors, so they need no GPU."""
+"""Checks of q, k, v and the output that no kernel has a part in: types, devices, shapes, memory of
+their own. They read `TensorView`s, which describe tensors, so they need no GPU."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
-from flash_attention.call.mla import check_not_mla, check_not_wide, is_mla, or_mla
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
-from flash_attention.call.transposed import KEYS, has_transposed_v
+from flash_attention.call.transposed import has_transposed_v
 from flash_attention.errors import UnsupportedError, one
 
 DIMS = ("batch", "seq", "heads", "d_head")
@@ -25,8 +24,6 @@ PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
 OUTPUT = "the output"  # its name in messages, since `attention` calls it out and `forward` o
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
-ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
-MAX_D_HEAD = 512  # of the widest kernel config, but for MLA
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -50,12 +47,12 @@ class TensorView:
         if tensor.is_nested:
             packed = f"{name}.values() of a jagged one, with cu_seqlens and max_seqlen"
             advice = f"pass the rows of its sequences one after the other, {packed}"
-            raise UnsupportedError(f"{name} is a nested tensor; {_advice(name, advice)}")
+            raise UnsupportedError(f"{name} is a nested tensor; {advice_for(name, advice)}")
         if tensor.layout != torch.strided:
-            advice = _advice(name, f"pass a dense tensor, {name}.to_dense()")
+            advice = advice_for(name, f"pass a dense tensor, {name}.to_dense()")
             raise UnsupportedError(f"{name} has layout {tensor.layout}; {advice}")
         if tensor.is_neg():
-            advice = _advice(name, f"pass {name}.resolve_neg()")
+            advice = advice_for(name, f"pass {name}.resolve_neg()")
             raise UnsupportedError(f"the memory of {name} holds its values negated; {advice}")
         pointer = 0 if tensor.is_meta else tensor.data_ptr()
         shape, strides = tuple(tensor.shape), tensor.stride()
@@ -93,18 +90,6 @@ class Packing:
 
 
 NOT_PACKED = Packing()
-
-
-def check_inputs(
-    q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
-) -> None:
-    """Check q, k and v for any kernel."""
-    for view in (q, k, v):
-        _check_kernel_kind(view)
-    check_shapes(q, k, v, packing)
-    _check_columns(q, v)
-    for view in (q, k, v):
-        _check_memory(view, KEYS if packing.v_transposed and view is v else -1)
 
 
 def check_shapes(
@@ -158,13 +143,6 @@ def check_given_output(o: TensorView, q: TensorView, v: TensorView) -> None:
     _check_own_memory(o)
 
 
-def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
-    """Check a given output tensor for any kernel."""
-    check_output_kind(o, q, v)
-    _check_memory(o)
-    _check_own_memory(o)
-
-
 def check_gradient(do: TensorView, o: TensorView) -> None:
     """Check the gradient of the output, for kernels and for torch."""
     if do.shape != o.shape:
@@ -174,24 +152,6 @@ def check_gradient(do: TensorView, o: TensorView) -> None:
         )
     for what in ("dtype", "device"):
         _check_same(do, o, what)
-
-
-def check_kernel_gradient(do: TensorView, o: TensorView) -> None:
-    """Check the gradient of the output for any kernel."""
-    check_gradient(do, o)
-    _check_memory(do)
-
-
-def check_pointers(views: Iterable[TensorView]) -> None:
-    """Check that the address of each tensor is a multiple of 16 bytes."""
-    for view in views:
-        if view.pointer % ALIGNMENT:
-            raise UnsupportedError(
-                f"{view.name} starts at address {view.pointer:#x},"
-                f" {view.pointer % ALIGNMENT} bytes past a multiple of {ALIGNMENT};"
-                f" slice at a multiple of {ALIGNMENT // view.dtype.itemsize} elements, or"
-                f" {_advice(view.name, f'copy it with {view.name}.clone()')}"
-            )
 
 
 def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
@@ -217,8 +177,8 @@ def check_no_grad(call: Call, *others: torch.Tensor | None) -> None:
     check_no_tangent(call, *others)
 
 
-def check_differentiable(call: Call) -> None:
-    """Raise UnsupportedError for a call whose gradients cannot be computed."""
+def check_recordable(call: Call) -> None:
+    """Raise UnsupportedError for a call that autograd cannot record, whatever the kernels."""
     if call.out is not None:
         raise UnsupportedError(
             "out is given and a tensor requires grad, and autograd does not record a result in a"
@@ -226,8 +186,6 @@ def check_differentiable(call: Call) -> None:
         )
     check_16_bit(call)
     check_not_paged(call)
-    check_not_mla(call)
-    check_not_wide(call)
     check_no_tangent(call)
 
 
@@ -280,7 +238,8 @@ def check_not_bytes(view: TensorView) -> None:
         )
 
 
-def _check_kernel_kind(view: TensorView) -> None:
+def check_kind(view: TensorView) -> None:
+    """Check the element type and the device of q, k or v, for kernels."""
     check_not_bytes(view)
     if view.device.type not in DEVICE_TYPES:
         raise UnsupportedError(
@@ -347,49 +306,7 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
         )
 
 
-def _check_columns(q: TensorView, v: TensorView) -> None:
-    if is_mla(q.shape[-1], v.shape[-1]):
-        return
-    for view in (q, v):
-        if (d_head := view.shape[-1]) > MAX_D_HEAD:
-            raise UnsupportedError(
-                f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}"
-                f"{or_mla(d_head)}, torch's own scaled_dot_product_attention takes more"
-            )
-
-
-def _check_memory(view: TensorView, contiguous: int = -1) -> None:
-    """Check that 16-byte copies work with a tensor, one of whose dimensions is contiguous."""
-    dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
-    elements = ALIGNMENT // view.dtype.itemsize
-    copy = _advice(view.name, f"copy it with {view.name}.contiguous()")
-    *_, rows, _, d_head = view.shape
-    if d_head % elements or d_head == 0:
-        padded = -(-d_head // elements) * elements or elements
-        raise UnsupportedError(
-            f"{view.name} has d_head {d_head}; allowed are multiples of {elements}: pad with zeros"
-            f" to {padded} (torch.nn.functional.pad) and pass softmax_scale, whose default"
-            " follows the padded d_head"
-        )
-    if view.strides[contiguous] != 1:
-        raise UnsupportedError(
-            f"the last dimension of {view.name} has stride {view.strides[-1]};"
-            f" it must be contiguous (stride 1), {copy}"
-        )
-    for dim, size, stride in zip(dims, view.shape, view.strides, strict=True):
-        if size > 1 and stride % elements and dim != dims[contiguous]:
-            raise UnsupportedError(
-                f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
-                f" {elements}, so that every row starts on {ALIGNMENT} bytes; {copy}"
-            )
-    if rows > MAX_ROWS:
-        raise UnsupportedError(
-            f"{view.name} has {rows} rows; a launch takes at most {MAX_ROWS}, split the tensors"
-            f" along {dims[-3]}"
-        )
-
-
-def _advice(name: str, otherwise: str) -> str:
+def advice_for(name: str, otherwise: str) -> str:
     """Say what to do about a tensor. A copy of the output would not reach the caller."""
     return "pass another tensor, or leave it out" if name == OUTPUT else otherwise
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
+from flash_attention.records import Positive
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,9 @@ class Entry:
 
     problem: DenseProblem
     config: KernelConfig
-    ms: float  # the time of the config
+    ms: Positive  # the time of the config
     heuristic: str  # the short form of its config, which this version may no longer have
-    heuristic_ms: float  # its time, measured in alternation with `ms`
+    heuristic_ms: Positive  # its time, measured in alternation with `ms`
     when: str  # ISO 8601, UTC
     driver: str
     nvrtc: str

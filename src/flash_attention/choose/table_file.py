@@ -13,10 +13,12 @@ from flash_attention.call.dtype import DType
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
-from flash_attention.files import FilePath, checked_fields, read_json, write_whole
+from flash_attention.files import FilePath, read_json, write_whole
+from flash_attention.records import read_record, read_value
 
 SCHEMA = 1
 PASS, WANTED = "pass", "wanted"
@@ -77,12 +79,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def read_entry(data: object) -> Entry:
     """Read an entry from JSON. Raises UnsupportedError for a wrong field, and KernelConfigError
     for a config that this version does not have."""
-    values = checked_fields(data, Entry, nested=("problem",))
-    problem = read_problem(values["problem"])
-    for name in ("ms", "heuristic_ms"):
-        if not 0 < values[name] < float("inf"):
-            raise UnsupportedError(f"{name} is {values[name]}; a time is positive")
-    config = parse_kernel_config(values["config"])
+    entry = read_record(data, Entry, _PARSERS)
+    config, problem = entry.config, entry.problem
     of = family_of(config).pass_
     if of is not problem.pass_:
         raise UnsupportedError(
@@ -91,7 +89,7 @@ def read_entry(data: object) -> Entry:
         )
     if config.dtype is not problem.dtype or config.d_head < max(problem.d_head, problem.d_v):
         raise UnsupportedError(f"{config.short_form()} does not compute {problem}")
-    return Entry(**{**values, "problem": problem, "config": config})
+    return entry
 
 
 def problem_json(problem: DenseProblem) -> dict[str, Any]:
@@ -107,35 +105,41 @@ def problem_json(problem: DenseProblem) -> dict[str, Any]:
 def read_problem(data: object) -> DenseProblem:
     """Read a problem from JSON. Raises UnsupportedError for a wrong field."""
     if not isinstance(data, Mapping) or PASS not in data:
-        return DenseProblem(**_read_fields(data, DenseProblem))
+        return _checked(read_record(data, DenseProblem, _PARSERS))
     if data[PASS] != Pass.BACKWARD.value:
         raise UnsupportedError(
             f"{PASS} is {quoted(data[PASS])}; it is {Pass.BACKWARD.value!r}, or left out for the"
             " forward pass"
         )
     rest = {name: value for name, value in data.items() if name != PASS}
-    values = _read_fields(rest, DenseBackwardProblem)
-    return DenseBackwardProblem(**values, wanted=_read_wanted(data.get(WANTED)))
+    return _checked(read_record({WANTED: None} | rest, DenseBackwardProblem, _PARSERS))
 
 
-def _read_fields(data: object, kind: type[DenseProblem]) -> dict[str, Any]:
-    """Read all fields of a problem but the wanted gradients."""
-    values = checked_fields(data, kind, nested=(WANTED,))
-    values.pop(WANTED, None)
-    for name, value in values.items():
+def _checked(problem: DenseProblem) -> DenseProblem:
+    for field in fields(problem):
+        value = getattr(problem, field.name)
         if type(value) is int and value < 1:
-            raise UnsupportedError(f"{name} is {value}; it is at least 1")
-    if values["heads"] % values["heads_k"]:
+            raise UnsupportedError(f"{field.name} is {value}; it is at least 1")
+    if problem.heads % problem.heads_k:
         raise UnsupportedError(
-            f"heads is {values['heads']}, no multiple of heads_k, which is {values['heads_k']}"
+            f"heads is {problem.heads}, no multiple of heads_k, which is {problem.heads_k}"
         )
-    return {**values, "dtype": DType.from_string(values["dtype"])}
+    return problem
 
 
-def _read_wanted(names: object) -> Wanted:
+def _read_wanted(_: str, names: object) -> Wanted:
     known = Wanted._fields[:3]  # problems with sinks are not tuned
     if not isinstance(names, list) or not names or any(name not in known for name in names):
         raise UnsupportedError(
             f"{WANTED} is {quoted(names)}; a list of gradients is needed, of {', '.join(known)}"
         )
     return Wanted(*(name in names for name in Wanted._fields))
+
+
+_PARSERS = {
+    DenseProblem: lambda _, value: read_problem(value),
+    KernelConfig: lambda name, value: parse_kernel_config(read_value(name, value, str)),
+    DType: lambda name, value: DType.from_string(read_value(name, value, str)),
+    Wanted: _read_wanted,
+}
+"""How fields that are no numbers and texts are written."""

@@ -5,40 +5,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
-from flash_attention.families.registry import family_of
+from flash_attention.families.recipe import NO_DEVICE, Setting
+from flash_attention.families.registry import AnyFamily, family_of
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent / "measured"
-NO_DEVICE = -1  # for emulated kernels, and for explanations without a GPU
-Device = int | str
-"""The index of a CUDA device of torch, or the name of a GPU that this machine need not have."""
 MAX_DISTANCE = 1.5  # of a near entry, such as lengths times 1.4 and batch times 2
 
 logger = logging.getLogger("flash_attention")
-
-
-class Choice(NamedTuple):
-    """A config, and why it was chosen."""
-
-    config: KernelConfig
-    reason: str
-    measured: bool = False  # chosen from a table
 
 
 @dataclass(frozen=True)
@@ -89,25 +78,41 @@ def device_name(device_index: int) -> str:
     return name
 
 
-def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool = False) -> Choice:
-    """Choose the config for a problem on a device. With `may_tune` and inside a `tuning` block, a
-    problem without a table entry is tuned first."""
-    dense = DenseProblem.of(problem)
+def choose_from_tables(
+    problem: Problem,
+    setting: Setting,
+    families: Sequence[AnyFamily] | None = None,
+    *,
+    may_tune: bool = False,
+) -> Choice:
+    """Choose the config for a problem from a table, or else by the heuristic of one of the
+    families, by default of all that are for it. With `may_tune` and
+    inside a `tuning` block, a problem without a table entry is tuned first."""
+    dense, device = DenseProblem.of(problem), setting.device
     if dense is None:
         return _by_heuristic(
-            problem, arch, "tables cover full and causal attention of 16-bit tensors only"
+            problem,
+            setting,
+            "tables cover full and causal attention of 16-bit tensors only",
+            families,
         )
     if isinstance(device, str):
-        return look_up(dense, arch, device)
+        return look_up(dense, setting, device, families)
     if device == NO_DEVICE:
-        return _by_heuristic(problem, arch, "tables are for GPUs, and there is none")
+        return _by_heuristic(problem, setting, "tables are for GPUs, and there is none", families)
     if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
-        _tune_unseen(dense, arch, device)
-    return look_up(dense, arch, device_name(device))
+        _tune_unseen(dense, setting.arch, device)
+    return look_up(dense, setting, device_name(device), families)
 
 
-def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
-    """Choose the config for a problem from the tables of this process."""
+def look_up(
+    dense: DenseProblem,
+    setting: Setting,
+    device: str,
+    families: Sequence[AnyFamily] | None = None,
+) -> Choice:
+    """Choose the config for a problem from the tables of this process for a model of GPU."""
+    arch = setting.arch
     sources = list(tables.sources(device))
     usable = [source for source in sources if source.hint or source.table.device == device]
     for source in sources:
@@ -116,7 +121,7 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
     for source in usable:
         if (entry := source.table.exact(dense)) and _fits(entry, dense, arch, source):
             said = f"measured for this problem: {_said(entry, source)}"
-            return Choice(entry.config, said, measured=True)
+            return Choice(entry.config, setting, Rule.TABLE, said)
     reason = f"there is no table for {device}"
     near = [(*found, s) for s in usable if (found := s.table.nearest(dense))]
     if near:
@@ -127,12 +132,13 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
         elif entry.keeps_heuristic:
             reason += ", and no config was faster there"
         elif family_of(entry.config).extrapolates and _fits(entry, dense, arch, source):
-            return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
+            said = f"{reason}: {_said(entry, source)}"
+            return Choice(entry.config, setting, Rule.TABLE, said)
     elif usable:
         reason = f"no entry has this {dense.kind_words}"
     elif sources:
         reason += f"; {sources[0].name} is for {sources[0].table.device}"
-    return _by_heuristic(dense.problem, arch, reason)
+    return _by_heuristic(dense.problem, setting, reason, families)
 
 
 def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
@@ -147,8 +153,11 @@ def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
         tables.tuned[device] = tables.tuned.get(device, Table(device)).with_entries([entry])
 
 
-def _by_heuristic(problem: Problem, arch: Arch, why: str) -> Choice:
-    return Choice(select_config(problem, arch), f"heuristic: {why}")
+def _by_heuristic(
+    problem: Problem, setting: Setting, why: str, families: Sequence[AnyFamily] | None
+) -> Choice:
+    config = select_config(problem, setting.arch, families)
+    return Choice(config, setting, Rule.HEURISTIC, f"heuristic: {why}")
 
 
 def _said(entry: Entry, source: Source) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
-from flash_attention.call.backward_call import BackwardCall, Wanted, backward_call_of
+from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_switch
@@ -24,7 +24,8 @@ from flash_attention.compat.flash_attn import (
     refuse_dropout_and_alibi,
 )
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.families.readable import backward_call_of
+from flash_attention.launch.compute import compute_gradients
 
 __all__ = [
     "flash_attn_backward",

@@ -16,8 +16,8 @@ from torch.autograd import Function
 
 from flash_attention.autograd import is_transformed
 from flash_attention.call.call import Call
-from flash_attention.call.tensors import check_differentiable
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.gradients import check_differentiable
 
 Cached = TypeVar("Cached", bound=Callable[..., Any])
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
-from flash_attention.call.padding import needs_padding
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import (
     DIMS,
@@ -33,9 +32,9 @@ from flash_attention.compat.new_rows import (
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.compat.values import has_values
 from flash_attention.errors import UnsupportedError, one
+from flash_attention.families.padding import needs_padding
 from flash_attention.launch.cache_update import update_cache
-from flash_attention.launch.plan import plan_for
-from flash_attention.launch.plans import Plans
+from flash_attention.launch.plans import Plans, plan_for
 from flash_attention.ops import is_traced, lacks_memory
 from flash_attention.reference.cache import lengths_of, update_with_torch
 

@@ -111,6 +111,26 @@ class DiskCache:
             warn_memory_only(f"cannot write to {shown(self.root)} ({error.strerror or error})")
             return None
 
+    def load_beside(self, entry: str, name: str) -> bytes | None:
+        """One more file of an entry, if it is there and not from someone else."""
+        try:
+            with self._opened() as root, opened_folder(entry, root) as folder:
+                return read_file(name, folder)
+        except OSError:
+            return None
+
+    def store_beside(self, entry: str, name: str, data: bytes) -> None:
+        """Keep one more file with an entry, in place of one of that name, if there is room."""
+        temporary = f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        with suppress(OSError), self._opened() as root:
+            with opened_folder(entry, root) as folder:
+                try:
+                    write_file(temporary, data, folder)
+                    rename(temporary, name, folder)
+                finally:
+                    remove(temporary, folder)
+            self._keep_to_the_limit(root, len(data))
+
     def store_failure(self, entry: str, source: bytes, log: bytes) -> Path | None:
         """Keep a source NVRTC refused, for people to read; `load` takes it for a miss."""
         try:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar, cast
 
 from flash_attention.compile.binding import Binding, headers, render_struct
 
@@ -16,6 +18,16 @@ class Unit:
     name: str
     target: str
     source: str
+
+
+MakeUnit = TypeVar("MakeUnit", bound=Callable[..., Unit])
+MAX_KEPT = 1024  # units of one function
+
+
+def kept(make: MakeUnit) -> MakeUnit:
+    """Keep the units that a function returns. A plan for a new shape mostly needs known ones, and
+    rendering one takes longer than the rest of the plan."""
+    return cast(MakeUnit, lru_cache(maxsize=MAX_KEPT)(make))
 
 
 def render(

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 from flash_attention.call.call import Call, Window, call_of, check_keywords, with_keywords_in
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import needs_padding, padded
 from flash_attention.distributed.agreement import REFUSED, agree
 from flash_attention.distributed.block import Score
 from flash_attention.distributed.dtensors import local_rows, plan_of, wrapped
@@ -26,6 +25,8 @@ from flash_attention.distributed.rounds import HEADS, rounds_of
 from flash_attention.distributed.schedules import AUTO, check_schedule, choose
 from flash_attention.distributed.transport import connect
 from flash_attention.errors import FlashAttentionError, UnsupportedError
+from flash_attention.families.padding import needs_padding, padded
+from flash_attention.families.registry import check_limits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -193,7 +194,7 @@ def _read(
     sinks = call.sinks.detach() if isinstance(call.sinks, Tensor) else call.sinks
     alone = call._replace(q=q.detach(), k=k.detach(), v=v.detach(), sinks=sinks)
     if q.is_cuda and not needs_padding(q, v):
-        check_call(alone)
+        check_limits(*check_call(alone))
     else:
         check_meaning(alone)
     asked = _Asked(call, plan, mesh, schedule, bool(deterministic))

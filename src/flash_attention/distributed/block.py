@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flash_attention.call.backward_call import Gradients, Wanted, backward_call_of
+from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.call.call import Call
 from flash_attention.distributed.spans import Span, Spans
 from flash_attention.distributed.tasks import Packed, Task
-from flash_attention.launch.backward import compute_gradients
-from flash_attention.launch.compute import compute
+from flash_attention.families.readable import backward_call_of
+from flash_attention.launch.compute import compute, compute_gradients
 
 ROWS = 1  # the dimension of rows
 LSE_ROWS = 2  # that of the log-sum-exp, (batch, heads, rows)

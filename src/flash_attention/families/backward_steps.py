@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
@@ -110,6 +110,7 @@ def stat_scratch(
     return {"lse_log2": rows, "delta": rows, **sums, **semaphores}
 
 
+@kept
 def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:
     source = render(
         entry=f"{ENTRY}_{kernel}_{name}",

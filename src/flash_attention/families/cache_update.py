@@ -10,11 +10,11 @@ from torch import Tensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN
-from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.compile.binding import Variant
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.cache_args import ROW_STRIDED, STRIDED, CacheKernelArgs
 from flash_attention.families.call_args import Strides
+from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.recipe import Geometry, Recipe, Step
 from flash_attention.families.small_kernels import SmallKernel, small_unit
 

@@ -17,15 +17,20 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import DTYPES, TensorView
+from flash_attention.call.tensors import DTYPES, OUTPUT, TensorView
+from flash_attention.call.transposed import KEYS
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.fields import declarations
+from flash_attention.families.fit import ALIGNMENT, memory_refusal
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import AnyKvSplits, Recipe, Setting
 from flash_attention.families.values import Violation
 
 Config = TypeVar("Config", bound=KernelConfig)
+OF_QUERIES = ("q", OUTPUT, "o", "do", "dq")
+"""The tensors that have a row for every query. The others have one for every key."""
 
 
 class Family(ABC, Generic[Config]):
@@ -38,6 +43,7 @@ class Family(ABC, Generic[Config]):
     inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, and of k and v
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
+    alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
     # names
@@ -90,6 +96,37 @@ class Family(ABC, Generic[Config]):
             f"split_keys is given, and {self.config_type.__name__} kernels visit all keys of a row"
             " in one go; leave split_keys out, or pass a HopperForwardKernelConfig"
         )
+
+    # limits, whatever the config
+
+    def widest(self) -> int:
+        """Return the largest head dimension that kernels have."""
+        declared = declarations(self.config_type).get("d_head")
+        return 0 if declared is None or not declared.values else max(declared.values)
+
+    def takes_columns(self, d_head: int, d_v: int) -> bool:
+        """Whether kernels have head dimensions as large as these."""
+        return max(d_head, d_v) <= self.widest()
+
+    def column_hint(self, d_head: int) -> str:
+        """Say with which other v kernels take a head dimension, for a call that no kernel takes."""
+        return ""
+
+    def refusal(self, problem: Problem, views: Sequence[TensorView]) -> str | None:
+        """Say why no kernel reads or writes tensors of these shapes and strides, or return None.
+        `views` are those of `recipe`."""
+        for view in views:
+            total = problem.total_q if view.name in OF_QUERIES else problem.total_k
+            transposed = problem.v_transposed and view.name == "v"
+            why = memory_refusal(
+                view,
+                packed=total is not None,
+                contiguous=KEYS if transposed else -1,
+                alignment=self.alignment,
+            )
+            if why is not None:
+                return why
+        return None
 
     # choosing
 

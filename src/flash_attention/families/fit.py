@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a problem fits a kernel config, for all families."""
+"""What kernels can read and write, and checks that a problem fits a kernel config, for all
+families."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import (
+    DIMS,
+    MAX_ROWS,
+    PACKED_DIMS,
+    TensorView,
+    advice_for,
+)
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 
+ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
 MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
 MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
@@ -61,4 +72,51 @@ def check_columns(config: KernelConfig, problem: Problem) -> None:
             raise UnsupportedError(
                 f"the kernel config is for d_head up to {config.d_head}, {name} d_head {d_head};"
                 " pass a config with at least their d_head"
+            )
+
+
+def memory_refusal(
+    view: TensorView, *, packed: bool, contiguous: int = -1, alignment: int = ALIGNMENT
+) -> str | None:
+    """Say why copies of `alignment` bytes do not work with a tensor that has a batch dimension, one
+    of whose dimensions has to be contiguous. Return None if they do."""
+    dims = ("", *PACKED_DIMS) if packed else DIMS
+    elements = alignment // view.dtype.itemsize
+    copy = advice_for(view.name, f"copy it with {view.name}.contiguous()")
+    rows, d_head = view.shape[1], view.shape[-1]
+    if d_head % elements or d_head == 0:
+        padded = -(-d_head // elements) * elements or elements
+        return (
+            f"{view.name} has d_head {d_head}; allowed are multiples of {elements}: pad with zeros"
+            f" to {padded} (torch.nn.functional.pad) and pass softmax_scale, whose default"
+            " follows the padded d_head"
+        )
+    if view.strides[contiguous] != 1:
+        return (
+            f"the last dimension of {view.name} has stride {view.strides[-1]};"
+            f" it must be contiguous (stride 1), {copy}"
+        )
+    for dim, size, stride in zip(dims, view.shape, view.strides, strict=True):
+        if size > 1 and stride % elements and dim != dims[contiguous]:
+            return (
+                f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
+                f" {elements}, so that every row starts on {alignment} bytes; {copy}"
+            )
+    if rows > MAX_ROWS:
+        return (
+            f"{view.name} has {rows} rows; a launch takes at most {MAX_ROWS}, split the tensors"
+            f" along {dims[-3]}"
+        )
+    return None
+
+
+def check_pointers(views: Iterable[TensorView], alignment: int = ALIGNMENT) -> None:
+    """Check that the address of each tensor is a multiple of some bytes."""
+    for view in views:
+        if view.pointer % alignment:
+            raise UnsupportedError(
+                f"{view.name} starts at address {view.pointer:#x},"
+                f" {view.pointer % alignment} bytes past a multiple of {alignment};"
+                f" slice at a multiple of {alignment // view.dtype.itemsize} elements, or"
+                f" {advice_for(view.name, f'copy it with {view.name}.clone()')}"
             )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from flash_attention.arch import Arch
+from flash_attention.call.call import Call
 from flash_attention.call.features import Features
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
@@ -61,6 +62,9 @@ WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or l
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 AnyKvSplits = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
+Device = int | str
+"""The index of a CUDA device of torch, or the name of a GPU that this machine need not have."""
+NO_DEVICE = -1  # for emulated kernels, and for explanations without a GPU
 
 
 def workspace_bytes() -> int:
@@ -75,12 +79,14 @@ def workspace_bytes() -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a recipe depends on besides the config, the problem and the tensors' strides."""
+    """Where and how a problem runs: what a recipe depends on besides the config, the problem and
+    the tensors' strides."""
 
     arch: Arch
     num_sms: int
     return_lse: bool = False
     split: AnyKvSplits = None  # None means no split-KV
+    device: Device = NO_DEVICE  # whose tables choose the config
 
     @property
     def workspace_bytes(self) -> int:
@@ -105,7 +111,8 @@ class Recipe:
     main: int = 0  # which of the steps is the kernel of the config
     num_splits: int = 0  # KV splits of all tiles; 0 if the keys are not split
     arrivals: int = 0  # counters in tile_counter of the splits of a tile that are done
-    v_in_k: bool = False  # the kernels read v as the first columns of k, where it has to start
+    refusal: Callable[[Call], str | None] | None = None
+    """Says why kernels do not run a call with the key of the problem, because of its addresses."""
 
     @property
     def counters(self) -> int:

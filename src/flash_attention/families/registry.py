@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError, one
 from flash_attention.families.config import KernelConfig, is_config
@@ -61,10 +63,39 @@ def pass_of(problem: Problem) -> Pass:
     return Pass.BACKWARD if isinstance(problem, BackwardProblem) else Pass.FORWARD
 
 
-def families_for(problem: Problem, which: Pass) -> list[AnyFamily]:
-    """Return the families of a pass whose kernels are for problems of this kind, the newest
-    first."""
-    return [family for family in reversed(families_of(which)) if family.is_for(problem)]
+def families_for(
+    problem: Problem, which: Pass, views: Sequence[TensorView] = ()
+) -> list[AnyFamily]:
+    """Return the families of a pass whose kernels are for problems of this kind, the newest first,
+    without those that refuse the tensors. Raises UnsupportedError if all of them do."""
+    families = [family for family in reversed(families_of(which)) if family.is_for(problem)]
+    if not views:
+        return families
+    refusals = [family.refusal(problem, views) for family in families]
+    if refusals and None not in refusals:
+        raise UnsupportedError("; ".join(dict.fromkeys(map(str, refusals))))
+    return [family for family, why in zip(families, refusals, strict=True) if why is None]
+
+
+def check_columns(problem: Problem) -> None:
+    """Check that some kernel has the head dimensions of a problem."""
+    if any(family.takes_columns(problem.d_head, problem.d_v) for family in FAMILIES):
+        return
+    most = max(family.widest() for family in FAMILIES)
+    for name, d_head in (("q", problem.d_head), ("v", problem.d_v)):
+        if d_head > most:
+            hints = "".join(family.column_hint(d_head) for family in FAMILIES)
+            raise UnsupportedError(
+                f"{name} has d_head {d_head}; the kernels take at most {most}{hints}, torch's own"
+                " scaled_dot_product_attention takes more"
+            )
+
+
+def check_limits(problem: Problem, views: Sequence[TensorView]) -> None:
+    """Raise UnsupportedError, with the answers of the families, if no kernel takes the tensors of a
+    problem."""
+    check_columns(problem)
+    families_for(problem, pass_of(problem), views)
 
 
 def family_of(config: KernelConfig) -> AnyFamily:

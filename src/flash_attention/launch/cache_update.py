@@ -14,7 +14,7 @@ from flash_attention.families.cache_update import (
     has_whole_chunks,
 )
 from flash_attention.families.recipe import Recipe
-from flash_attention.launch.small import small_plan
+from flash_attention.launch.small import run_small
 
 CACHES = ("k_cache", "v_cache")
 FOUND = ("rotated_q", "used", "starts", "own_table")
@@ -33,10 +33,10 @@ def update_cache(call: CacheCall, keys: CachedKeys | None = None) -> CachedKeys:
     def recipe_for(target: str) -> Recipe:
         return cache_recipe(call, tensors, target, whole_chunks=whole_chunks)
 
-    plan = small_plan(_key(call, tensors, whole_chunks), call.k_cache.get_device(), recipe_for)
     in_use = call.lengths if isinstance(call.lengths, int) else 0
     written = [*(CACHES if call.new_rows else ()), *(name for name in FOUND if name in tensors)]
-    plan.run(tensors, written, all_in_use=in_use)
+    key = _key(call, tensors, whole_chunks)
+    run_small(key, call.k_cache.get_device(), recipe_for, tensors, written, all_in_use=in_use)
     return keys
 
 

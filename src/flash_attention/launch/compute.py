@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compute: run a call on the device of its tensors."""
+"""Run calls of both passes on the device of their tensors."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
 from flash_attention.families.given import GivenConfig
-from flash_attention.launch.plan import known_plan, plan_for
+from flash_attention.launch.plans import known_plan, plan_for
+from flash_attention.launch.preparation import Outputs
 from flash_attention.launch.strict import check_as_on_a_gpu
 from flash_attention.reference.cpu import attention_on_cpu
 
 
-def compute(
-    call: Call, config: GivenConfig | None = None, validate: bool = False
-) -> Tensor | tuple[Tensor, Tensor]:
+def compute(call: Call, config: GivenConfig | None = None, validate: bool = False) -> Outputs:
     """Run a call: with torch on the CPU if there is no config, else with the planned kernel."""
     plan = known_plan(call, config)
     if plan is None:
@@ -26,3 +24,16 @@ def compute(
             return result if lse is None else (result, lse)
         plan = plan_for(call, config)
     return plan.run(call, validate)
+
+
+def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
+    """Run a backward pass: with torch on the CPU if there is no config, else with kernels."""
+    plan = known_plan(call, config)
+    if plan is None:
+        if config is None and call.do.is_cpu:
+            check_as_on_a_gpu(call)
+            from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
+
+            return gradients_on_cpu(call)
+        plan = plan_for(call, config)
+    return plan.run(call)

@@ -17,7 +17,9 @@ from flash_attention.errors import LaunchError
 DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
 
-_launch_kernel = cuda.cuLaunchKernelEx
+launch_kernel = cuda.cuLaunchKernelEx
+"""Queues a kernel. The third argument is the address of an array of the addresses of all
+parameters, which the driver copies before it returns."""
 
 Shape = tuple[int, int, int, int, int, int, int]
 """The grid, the block and the bytes of dynamic shared memory of a launch."""
@@ -67,48 +69,46 @@ def zeros(device_index: int, size: int) -> int:
     return int(address)
 
 
-class Launch:
-    """Launches of one shape on one device.
+class LaunchConfigs(dict[int, cuda.CUlaunchConfig]):
+    """The driver's configs of launches of one shape, by stream, each made at first use.
 
     With `early` the CTAs may start before the previous kernel of the stream ends, and wait for it
     themselves (griddepcontrol). `cluster` is the size of a cluster, None if the kernel says it.
     """
 
     def __init__(
-        self,
-        shape: Shape,
-        device_index: int,
-        *,
-        early: bool = False,
-        cluster: tuple[int, int, int] | None = None,
+        self, shape: Shape, *, early: bool = False, cluster: tuple[int, int, int] | None = None
     ) -> None:
+        super().__init__()
         self._shape = shape
-        self._device_index = device_index
         self._attributes = [_starts_early()] if early else []
         if cluster is not None:
             self._attributes.append(_in_clusters(*cluster))
-        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream; launches only read them
 
-    def __call__(self, kernel: cuda.CUfunction | None, parameters: int, stream: int) -> None:
-        """Queue a kernel. `parameters` is the address of an array of the addresses of all
-        parameters, which the driver copies before it returns."""
-        config = self._configs.get(stream) or self._configs.setdefault(stream, self._on(stream))
-        (status,) = _launch_kernel(config, kernel, parameters, 0)
-        if status:
-            if status == NO_CONTEXT:  # a thread that has not used CUDA yet
-                bind_primary_context(self._device_index)
-                (status,) = _launch_kernel(config, kernel, parameters, 0)
-            if status:
-                raise error("cuLaunchKernelEx", status)
-
-    def _on(self, stream: int) -> cuda.CUlaunchConfig:
+    def __missing__(self, stream: int) -> cuda.CUlaunchConfig:
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
         config.sharedMemBytes = self._shape[6]
         config.hStream = stream
         config.attrs, config.numAttrs = self._attributes, len(self._attributes)
-        return config
+        return self.setdefault(stream, config)  # launches only read it
+
+
+def launch_again(
+    status: cuda.CUresult,
+    config: cuda.CUlaunchConfig,
+    kernel: cuda.CUfunction | None,
+    parameters: int,
+    device_index: int,
+) -> None:
+    """Repeat a launch that failed in a thread that has not used CUDA yet. Other failures raise
+    LaunchError."""
+    if status == NO_CONTEXT:
+        bind_primary_context(device_index)
+        (status,) = launch_kernel(config, kernel, parameters, 0)
+    if status:
+        raise error("cuLaunchKernelEx", status)
 
 
 def _starts_early() -> cuda.CUlaunchAttribute:

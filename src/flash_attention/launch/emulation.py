@@ -5,30 +5,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import prod
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flash_attention.arch import get_arch
-from flash_attention.call.call import Call, call_of, with_keywords
+from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
-from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.families.given import GivenConfig
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Step
-from flash_attention.families.registry import check_config_type
-from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan
+from flash_attention.launch.preparation import Preparation
+from flash_attention.launch.programs import program_of
 from ptx_emulator import (
     SCHEDULES,
     Counters,
@@ -38,10 +36,10 @@ from ptx_emulator import (
     Program,
     RunResult,
     TensorMap,
-    load_program,
     run,
 )
 
+CompileUnit = Callable[[Unit], CompiledKernel]
 MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 _FINDINGS_SHOWN = 5
@@ -57,6 +55,16 @@ class Emulation:
     counters: Counters  # of the attention kernel; the combine kernel of split-KV is not counted
     seconds: float  # of the emulation, without compiling and loading
     lse: Tensor | None = None  # float32 (batch, heads, seq_q), with return_lse
+
+
+@dataclass(frozen=True)
+class BackwardEmulation:
+    """The result of an emulated backward pass."""
+
+    gradients: Gradients
+    findings: tuple[Finding, ...]  # the errors that were found; empty if there are none
+    counters: tuple[Counters, ...]  # of each kernel
+    seconds: float  # of the emulation, without compiling and loading
 
 
 @dataclass(frozen=True)
@@ -77,103 +85,121 @@ class Settings:
             )
 
 
-@lru_cache(maxsize=256)
+class Planned(Protocol):
+    """What the emulator needs of a plan, which runs its calls on CPU tensors here."""
+
+    @property
+    def config(self) -> KernelConfig: ...
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def views(self) -> Sequence[TensorView]: ...
+    @property
+    def idle(self) -> bool: ...
+    @property
+    def preparation(self) -> Preparation[Any, Any]: ...
+    def bind(self, call: Call | BackwardCall) -> Any: ...
+
+
+@lru_cache(maxsize=64)
 def compiled_unit(unit: Unit) -> CompiledKernel:
     """Compile a translation unit to PTX, which is all that the emulator needs."""
     return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
 
 
-@with_keywords
-def emulate(
-    kernel_cfg: GivenConfig,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor | None = None,
-    *,
-    arch: str | None = None,
-    schedule: str = "lockstep",
-    seed: int = 0,
-    checks: bool = True,
-    **keywords: Any,
-) -> Emulation:
-    """Run a kernel on CPU tensors in the emulator, and report errors and counters.
-
-    - `kernel_cfg`, `q`, `k`, `v`, `o` and the keywords: as in `forward`, but on the CPU.
-    - `arch`: the architecture to compile for, such as "sm_90". By default it is the oldest one that
-      the config runs on.
-    - `schedule`: the order in which warps advance, "lockstep", "depth-first" or "random".
-    - `seed`: the seed of a random schedule.
-    - `checks`: look for errors and count. Without checks a run takes about half the time.
-
-    Returns an Emulation. Raises UnsupportedError and KernelConfigError as `forward` does, and
-    LaunchError if the kernel deadlocks.
-    """
-    settings = Settings(schedule, seed, checks)
-    call = call_of("emulate", q, k, v, o, keywords)
-    if kernel_cfg is None:
-        check_config_type(kernel_cfg)
-    plan = Plan(call, kernel_cfg, None if arch is None else get_arch(arch))
-    if plan.device_index != CPU:
-        raise UnsupportedError(
-            f"q is on {q.device}; the emulator takes CPU tensors, move them with q.cpu(), or call"
-            " forward to run on the GPU"
-        )
-    emulation = emulate_plan(plan, call, settings)
-    return emulation if o is None else replace(emulation, output=_store(emulation.output, o))
-
-
-def emulate_checked(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None]:
-    """Emulate a plan with all checks, and return output and lse. A finding raises LaunchError."""
-    emulation = emulate_plan(plan, call, Settings())
-    if emulation.findings:
+def emulate_checked(plan: Planned, call: Call | BackwardCall) -> Any:
+    """Emulate a plan with all checks, and return its result. A finding raises LaunchError."""
+    ran = _emulated(plan, call, Settings())
+    if findings := ran.findings:
         raise LaunchError(
-            f"the emulator found {len(emulation.findings)} errors in"
-            f" {plan.config.short_form()}:\n{listed(emulation.findings)}"
+            f"the emulator found {len(findings)} errors in"
+            f" {plan.config.short_form()}:\n{listed(findings)}"
         )
-    output = emulation.output
-    return output if call.out is None else _store(output, call.out), emulation.lse
+    if isinstance(call, BackwardCall) or call.out is None:
+        return ran.result
+    if isinstance(ran.result, Tensor):
+        return store(ran.result, call.out)
+    return store(ran.result[0], call.out), ran.result[1]
 
 
 def emulate_plan(
-    plan: Plan,
+    plan: Planned,
     call: Call,
     settings: Settings,
     *,
-    compile_unit: Callable[[Unit], CompiledKernel] | None = None,
+    compile_unit: CompileUnit | None = None,
     smem_bytes: int | None = None,
 ) -> Emulation:
-    """Run the kernels of a plan on copies of the call's tensors in the emulator's memory.
+    """Run the kernels of a forward plan on copies of the call's tensors in the emulator's memory.
 
     The output is a new tensor with the strides of the plan. Tests that plant a mistake replace
     `compile_unit` and `smem_bytes`.
     """
-    arguments = plan.bind(call)
-    compile_unit = compile_unit or compiled_unit
-    programs = [load_program(compile_unit(step.unit).ptx) for step in plan.recipe.steps]
+    ran = _emulated(plan, call, settings, compile_unit, smem_bytes)
+    output, lse = (ran.result, None) if isinstance(ran.result, Tensor) else ran.result
+    counters = ran.counters[plan.recipe.main]
+    return Emulation(output, ran.findings, counters, ran.seconds, lse)
+
+
+def emulate_backward_plan(
+    plan: Planned,
+    call: BackwardCall,
+    settings: Settings,
+    *,
+    compile_unit: CompileUnit | None = None,
+) -> BackwardEmulation:
+    """Run the kernels of a backward plan as `emulate_plan` runs those of a forward plan."""
+    ran = _emulated(plan, call, settings, compile_unit)
+    return BackwardEmulation(ran.result, ran.findings, ran.counters, ran.seconds)
+
+
+class _Emulated(NamedTuple):
+    """What an emulated plan gave, whatever its pass."""
+
+    result: Any  # as `Plan.run` returns it
+    findings: tuple[Finding, ...]
+    counters: tuple[Counters, ...]  # of each kernel
+    seconds: float
+
+
+def _emulated(
+    plan: Planned,
+    call: Call | BackwardCall,
+    settings: Settings,
+    compile_unit: CompileUnit | None = None,
+    smem_bytes: int | None = None,
+) -> _Emulated:
+    arguments, steps = plan.bind(call), plan.recipe.steps
+    programs = [program_of((compile_unit or compiled_unit)(step.unit)) for step in steps]
     if plan.idle:
-        return _nothing_to_run(plan, programs[0], call)
-    for step in plan.recipe.steps:
-        check_size(step)
-    memory = GlobalMemory(_bytes_needed(plan, call) + MEMORY_SLACK)
-    _allocate(plan, memory, arguments, call)
+        result = plan.preparation.result(
+            {
+                name: torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device="cpu")
+                for name, view in plan.preparation.outputs().items()
+            }
+        )
+        plan.preparation.fill_idle(call, result)
+        return _Emulated(result, (), tuple(map(Counters, programs)), 0.0)
+    for step in steps:
+        _check_size(step)
+    inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs()
+    memory = GlobalMemory(_bytes_needed(plan.recipe, inputs, outputs) + MEMORY_SLACK)
+    _allocate(plan, memory, arguments, inputs)
     start = time.perf_counter()
     named = plan.config.short_form()
-    results = run_steps(
-        plan.recipe.steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes
-    )
+    results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
     seconds = time.perf_counter() - start
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
-    view = plan.views[3]
-    stored = torch.from_numpy(memory.read(arguments.o, np.uint8, (view.layout.span,)))
-    output = stored.view(view.dtype).as_strided(view.shape, view.strides)
-    lse = None
-    if plan.return_lse:
-        lse = torch.from_numpy(memory.read(arguments.lse, np.float32, plan.problem.lse_shape))
-    findings = tuple(finding for result in results for finding in result.findings)
-    counters = results[plan.recipe.main].counters
-    return Emulation(_unpacked(plan, output), findings, counters, seconds, lse)
+    written = {
+        name: _read(memory, getattr(arguments, name), view) for name, view in outputs.items()
+    }
+    return _Emulated(
+        plan.preparation.result(written),
+        tuple(finding for result in results for finding in result.findings),
+        tuple(result.counters for result in results),
+        seconds,
+    )
 
 
 def run_steps(
@@ -223,7 +249,7 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
-    programs = [load_program(compiled_unit(step.unit).ptx) for step in recipe.steps]
+    programs = [program_of(compiled_unit(step.unit)) for step in recipe.steps]
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
     findings = [finding for result in results for finding in result.findings]
@@ -234,12 +260,11 @@ def emulate_small(
     for name in written:
         tensor = tensors[name]
         if tensor.numel():
-            size = span(tensor) * tensor.itemsize
-            stored = torch.from_numpy(memory.read(getattr(arguments, name), np.uint8, (size,)))
-            _store(stored.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()), tensor)
+            view = TensorView.of(name, tensor)
+            store(_read(memory, getattr(arguments, name), view), tensor)
 
 
-def check_size(step: Step) -> None:
+def _check_size(step: Step) -> None:
     threads = prod(step.geometry.grid) * step.geometry.block
     if threads > MAX_THREADS:
         raise UnsupportedError(
@@ -248,42 +273,36 @@ def check_size(step: Step) -> None:
         )
 
 
-def _unpacked(plan: Plan, output: Tensor) -> Tensor:
-    """Remove the batch dimension from a packed output."""
-    return output if plan.problem.total_q is None else output[0]
+def _bytes_needed(
+    recipe: Recipe, inputs: Mapping[str, Tensor], outputs: Mapping[str, TensorView]
+) -> int:
+    read = sum(span(tensor) * tensor.itemsize for tensor in inputs.values())
+    written = sum(view.layout.span for view in outputs.values())
+    return read + written + sum(recipe.scratch.values())
 
 
-def _bytes_needed(plan: Plan, call: Call) -> int:
-    tensors = sum(view.layout.span for view in plan.views)
-    given = sum(span(t) * t.itemsize for t in call.extras().values())
-    scratch = sum(plan.recipe.scratch.values())
-    return tensors + 4 * prod(plan.problem.lse_shape) + scratch + given
-
-
-def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> None:
-    """Copy the inputs to the emulator's memory, allocate the results, and store all addresses."""
-    for name, tensor, view in zip("qkv", call[:3], plan.views, strict=False):
-        setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=elements(view)))
-    view = plan.views[3]
-    gaps = elements(view)
-    owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
-    arguments.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
-    if plan.return_lse:
-        arguments.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
-    allocate_rest(plan.recipe, memory, arguments, call)
-
-
-def allocate_rest(recipe: Recipe, memory: GlobalMemory, arguments: Any, call: Call) -> None:
-    """Copy the tensors besides q, k, v and o to the emulator's memory, allocate scratch memory and
-    the tile counter, and store their addresses."""
-    for name, tensor in call.extras().items():
-        dense = tensor.detach().as_strided((span(tensor),), (1,))
-        setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
-    for name, size in recipe.scratch.items():
+def _allocate(
+    plan: Planned, memory: GlobalMemory, arguments: Any, inputs: Mapping[str, Tensor]
+) -> None:
+    """Copy the inputs to the emulator's memory, allocate the results, scratch memory and the tile
+    counter, and store all addresses."""
+    described = {view.name for view in plan.views} | {"d_o"}  # others have no gaps
+    for name, tensor in inputs.items():
+        owned = elements(TensorView.of(name, tensor)) if name in described else None
+        setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=owned))
+    for name, view in plan.preparation.outputs().items():
+        gaps = elements(view)
+        owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
+        setattr(arguments, name, memory.alloc(nbytes=view.layout.span, name=name, owned=owned))
+    for name, size in plan.recipe.scratch.items():
         setattr(arguments, name, memory.alloc(nbytes=size, name=name))
-    if recipe.counters:
-        zeros = np.zeros(recipe.counters, np.int32)
-        arguments.tile_counter = memory.alloc(zeros, name="tile_counter")
+    if count := plan.recipe.counters:
+        arguments.tile_counter = memory.alloc(np.zeros(count, np.int32), name="tile_counter")
+
+
+def _read(memory: GlobalMemory, address: int, view: TensorView) -> Tensor:
+    stored = torch.from_numpy(memory.read(address, np.uint8, (view.layout.span,)))
+    return stored.view(view.dtype).as_strided(view.shape, view.strides)
 
 
 def _maps(step: Step, arguments: Any) -> list[TensorMap]:
@@ -299,18 +318,7 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
     ]
 
 
-def _nothing_to_run(plan: Plan, program: Program, call: Call) -> Emulation:
-    """Return the result of a call without queries, or whose queries see no keys."""
-    view = plan.views[3]
-    output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device="cpu").zero_()
-    lse = None
-    if plan.return_lse:
-        room = torch.empty(plan.problem.lse_shape, dtype=torch.float32, device="cpu")
-        lse = fill_keyless(room, call.sinks)
-    return Emulation(_unpacked(plan, output), (), Counters(program), 0.0, lse)
-
-
-def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
+def _check_tile_counter(plan: Planned, left: NDArray[np.int32]) -> None:
     if left.any():
         raise LaunchError(
             f"{plan.config.short_form()} leaves {left.tolist()} in its tile counter; it must leave"
@@ -341,7 +349,7 @@ def elements(view: TensorView) -> NDArray[np.bool_] | None:
     return taken
 
 
-def _store(output: Tensor, o: Tensor) -> Tensor:
+def store(output: Tensor, o: Tensor) -> Tensor:
     with torch.inference_mode(o.is_inference()):
         return o.copy_(output)
 

@@ -38,15 +38,15 @@ class Launcher:
         arguments = type(recipe.arguments)
         is_single = len(recipe.steps) == 1 and not recipe.steps[0].starts_early
         self._scratch = _Scratch(recipe.scratch, device_index, may_be_kept=is_single)
-        kind = _MarkedLaunch if os.environ.get(NVTX_VARIABLE, "0") not in ("", "0") else _Launch
-        self._launches = [kind(step, arguments, device_index) for step in recipe.steps]
+        self._has_ranges = os.environ.get(NVTX_VARIABLE, "0") not in ("", "0")
+        self._steps = [_LoadedStep(step, arguments, device_index) for step in recipe.steps]
         self.loaded = False
 
     def load(self) -> None:
         """Load the kernels onto the device. This may compile them."""
         with torch.cuda.device(self._index):
-            for launch in self._launches:
-                launch.load()
+            for step in self._steps:
+                step.load()
         self.loaded = True
 
     def launch(self, arguments: Any) -> None:
@@ -61,8 +61,25 @@ class Launcher:
             arguments.tile_counter = tile_counter(index, stream, self._counters)
         # The memory belongs to the stream, so later users of it run after these kernels.
         scratch = self._scratch.into(arguments, stream) if self._scratch.size else None
-        for launch in self._launches:
-            launch.queue(arguments, stream)
+        for step in self._steps:
+            for name, value in step.values:
+                setattr(arguments, name, value)
+            addresses = step.mapped(arguments)
+            maps = step.known.get(addresses) or step.encode(addresses)
+            try:
+                pointers, parameters = spare = maps.spare.pop()
+            except IndexError:  # this is the first launch, or other threads are launching
+                pointers, parameters = spare = step.parameters(maps)
+            pointers[-1] = addressof(arguments)
+            if self._has_ranges:
+                torch.cuda.nvtx.range_push(step.name)
+            config = step.configs[stream]
+            (status,) = driver.launch_kernel(config, step.function, parameters, 0)
+            if status:
+                driver.launch_again(status, config, step.function, parameters, index)
+            if self._has_ranges:
+                torch.cuda.nvtx.range_pop()
+            maps.spare.append(spare)
         del scratch
 
 
@@ -89,58 +106,43 @@ class _Scratch:
         return memory
 
 
-class _Launch:
+class _LoadedStep:
     """One kernel of a recipe, with its tensor maps and the shape of its launch."""
 
     def __init__(self, step: Step, arguments: type[ctypes.Structure], device_index: int) -> None:
         geometry = step.geometry
         shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
+        self.name = step.unit.name
+        self.values = tuple(step.values.items())
+        self.mapped = _addresses_in(arguments, tuple(step.maps))
+        self.known: dict[tuple[int, ...], _KnownMaps] = {}
+        self.configs = driver.LaunchConfigs(
+            shape, early=step.starts_early, cluster=geometry.cluster
+        )
+        self.function: CUfunction | None = None
         self._device_index = device_index
         self._smem_bytes = geometry.smem_bytes
         self._unit = step.unit
         self._maps = [EncodedMaps(each, device_index) for each in step.maps.values()]
-        self._mapped = _addresses_in(arguments, tuple(step.maps))
-        self._known: dict[tuple[int, ...], _KnownMaps] = {}
-        self._values = tuple(step.values.items())
         self._pointers = ctypes.c_uint64 * (len(step.maps) + 1)
-        self._launch = driver.Launch(
-            shape, device_index, early=step.starts_early, cluster=geometry.cluster
-        )
-        self._function: CUfunction | None = None
 
     def load(self) -> None:
         function = load_unit(self._unit).function
         driver.ready_kernel(function, self._device_index, self._smem_bytes)
-        self._function = function
+        self.function = function
 
-    def queue(self, arguments: ctypes.Structure, stream: int) -> None:
-        for name, value in self._values:
-            setattr(arguments, name, value)
-        tensors = self._mapped(arguments)
-        maps = self._known.get(tensors) or self._encode(tensors)
-        try:
-            pointers, address = spare = maps.spare.pop()
-        except IndexError:  # this is the first launch, or other threads are launching
-            pointers = self._pointers(*map(addressof, maps.encoded))
-            pointers, address = spare = pointers, addressof(pointers)
-        pointers[-1] = addressof(arguments)
-        self._launch(self._function, address, stream)
-        maps.spare.append(spare)
-
-    def _encode(self, tensors: tuple[int, ...]) -> _KnownMaps:
-        if len(self._known) >= MAX_ENCODED:
-            self._known.clear()
-        encoded = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
-        known = self._known[tensors] = _KnownMaps(encoded, [])
+    def encode(self, addresses: tuple[int, ...]) -> _KnownMaps:
+        """Return the tensor maps for tensors at these addresses."""
+        if len(self.known) >= MAX_ENCODED:
+            self.known.clear()
+        encoded = [each[address] for each, address in zip(self._maps, addresses, strict=True)]
+        known = self.known[addresses] = _KnownMaps(encoded, [])
         return known
 
-
-class _MarkedLaunch(_Launch):
-    """A launch that a profiler's timeline shows as a range of the host."""
-
-    def queue(self, arguments: ctypes.Structure, stream: int) -> None:
-        with torch.cuda.nvtx.range(self._unit.name):
-            super().queue(arguments, stream)
+    def parameters(self, maps: _KnownMaps) -> tuple[ctypes.Array[Any], int]:
+        """Return a new array of the addresses of a launch's parameters, and where it is."""
+        pointers = self._pointers(*map(addressof, maps.encoded))
+        return pointers, addressof(pointers)
 
 
 class _KnownMaps(NamedTuple):

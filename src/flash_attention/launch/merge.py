@@ -8,9 +8,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.call.merge_call import MergeCall
-from flash_attention.call.tensors import ALIGNMENT
+from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.merge import COLUMNS, merge_recipe
-from flash_attention.launch.small import small_plan
+from flash_attention.launch.small import run_small
 
 
 def merge_by_kernel(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -23,12 +23,13 @@ def merge_by_kernel(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor
     if o.numel():
         tensors = {**call._asdict(), "merged_o": o, "merged_lse": lse}
         of_tensors = tuple((t.shape, t.stride(), t.dtype) for t in tensors.values())
-        plan = small_plan(
+        run_small(
             ("merge", call.o.device, of_tensors),
             call.o.get_device(),
             lambda target: merge_recipe(call, tensors, target),
+            tensors,
+            ("merged_o", "merged_lse"),
         )
-        plan.run(tensors, ("merged_o", "merged_lse"))
     return o if o.shape[-1] == columns else o[..., :columns], lse
 
 

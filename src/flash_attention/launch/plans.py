@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans by their keys, and the recent ones, which are found without making a key.
+"""The plans of this process by their keys, and the recent ones, which are found without a key.
 
 torch compares tensors with the types, shapes, strides and devices of earlier ones in C++, as it
 does before it runs a compiled function. That takes a third of the time of making a key of them.
@@ -10,10 +10,21 @@ so that programs whose calls alternate between lengths find the plans of all of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from torch import Tensor
 from torch._C._dynamo import guards
+
+from flash_attention.call.backward_call import BackwardCall
+from flash_attention.call.backward_checks import check_backward_call
+from flash_attention.call.call import Call
+from flash_attention.call.checks import explain_bad_key
+from flash_attention.families.config import is_config
+from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.passes import Pass
+from flash_attention.kernel_configs import as_kernel_config
+from flash_attention.launch.device import CPU
+from flash_attention.launch.plan import Plan
 
 TensorGuards: Any = getattr(guards, "TensorGuards", None)
 """torch's comparison; without one every plan is found by its key."""
@@ -29,6 +40,8 @@ class Plans(Generic[Planned]):
         self._planned: dict[Key, Planned] = {}
         self._recent: dict[Key, tuple[Callable[..., bool], Planned]] = {}
         self.get = self._planned.get
+        self.noted = self._recent.get
+        """Returns what `recent` compares tensors with, and the plan of a kind of call."""
 
     def add(self, key: Key, plan: Planned) -> None:
         """Keep a plan under its key."""
@@ -58,3 +71,78 @@ class Plans(Generic[Planned]):
         """Forget all plans."""
         self._planned.clear()
         self._recent.clear()
+
+
+_plans: Plans[Plan] = Plans()
+
+
+def forget_plans() -> None:
+    """Forget all plans, so that kernels are chosen again."""
+    _plans.clear()
+
+
+def known_plan(
+    call: Call | BackwardCall,
+    config: GivenConfig | None = None,
+    *,
+    with_lse: bool = False,
+    by_key: bool = True,
+) -> Plan | None:
+    """Return the plan of a call if one with its key was planned before. A call on the CPU without
+    a config has none. This runs in every call.
+
+    The plan `with_lse` returns the log-sum-exp even if the call does not ask for it. If it is not
+    looked up `by_key`, only a recent plan is found.
+    """
+    try:
+        kind, tensors = call.kind_and_tensors()
+        kind = (config, with_lse, kind)
+        noted = _plans.noted(kind)
+        if noted is not None and noted[0](*tensors):
+            plan: Plan | None = noted[1]
+        elif not by_key:
+            return None
+        else:
+            planned = call.with_lse() if with_lse and isinstance(call, Call) else call
+            plan = _plans.get((config, planned.key()))
+            if plan is not None:
+                _plans.note(plan, kind, *tensors)
+    except Exception:  # of an argument that has no key, which the checks of a new plan refuse
+        return None
+    return None if plan is None or (plan.device_index == CPU and config is None) else plan
+
+
+def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Plan:
+    """Return the plan of a call. A new key is checked first. Nothing is compiled."""
+    which = Pass.BACKWARD if isinstance(call, BackwardCall) else Pass.FORWARD
+    try:
+        key = (config, call.key())
+        plan = _plans.get(key)
+    except Exception as error:
+        if _may_change(config):
+            return plan_for(call, read_config(config, which))
+        _explain(error, call, config, which)
+    if plan is None:
+        if _may_change(config):
+            return plan_for(call, read_config(config, which))
+        plan = Plan(call, config)
+        _plans.add(key, plan)
+    return plan
+
+
+def _may_change(config: object) -> bool:
+    """Whether a config is an object of another class, which may change and cannot be a key."""
+    return not (config is None or isinstance(config, str) or is_config(config))
+
+
+def _explain(
+    error: Exception, call: Call | BackwardCall, config: GivenConfig | None, which: Pass
+) -> NoReturn:
+    """Raise the error that explains which argument has no key, else `error`."""
+    if config is not None:
+        as_kernel_config(config, pass_=which)
+    if isinstance(call, BackwardCall):
+        check_backward_call(call)
+    else:
+        explain_bad_key(call)
+    raise error

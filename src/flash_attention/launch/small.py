@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmallPlan: runs a kernel without a config, on a CUDA device or in the emulator."""
+"""Kernels without a config, run on a CUDA device or in the emulator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -12,49 +13,53 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.families.recipe import Recipe
 from flash_attention.launch.device import CPU, device_arch
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plans import Plans
+
+MAX_KNOWN = 8192  # beyond that all are dropped, for programs whose shapes keep changing
 
 
-class SmallPlan:
-    """How to run a recipe whose arguments hold the addresses of tensors by name."""
+class _Known(NamedTuple):
+    """A recipe whose arguments hold the addresses of tensors by name, and what launches it."""
 
-    def __init__(self, recipe: Recipe, device_index: int) -> None:
-        self.recipe = recipe
-        self._index = device_index
-        self._launcher = Launcher(recipe, device_index)
-        self._template = bytes(recipe.arguments)
-
-    def run(self, tensors: Mapping[str, Tensor], written: Sequence[str], **numbers: int) -> None:
-        """Run the kernels. `written` are the names of tensors that they write, and `numbers` the
-        arguments that differ between calls."""
-        arguments = type(self.recipe.arguments).from_buffer_copy(self._template)
-        for name, number in numbers.items():
-            setattr(arguments, name, number)
-        if self._index == CPU:
-            from flash_attention.launch.emulation import emulate_small  # loaded when used
-
-            return emulate_small(self.recipe, arguments, tensors, written)
-        for name, tensor in tensors.items():
-            setattr(arguments, name, tensor.data_ptr())
-        if not self._launcher.loaded:
-            self._launcher.load()
-        for name in written:
-            if not tensors[name].is_inference():
-                increment_version(tensors[name])
-        self._launcher.launch(arguments)
+    recipe: Recipe
+    launcher: Launcher
+    template: bytes  # the arguments without addresses
 
 
-_plans: Plans[SmallPlan] = Plans()
+_known: dict[tuple[object, ...], _Known] = {}
 
 
-def small_plan(
-    key: tuple[object, ...], device_index: int, recipe_for: Callable[[str], Recipe]
-) -> SmallPlan:
-    """Return the plan of a key. For a new one, `recipe_for` makes the recipe for a target of the
-    compiler."""
-    plan = _plans.get(key)
-    if plan is None:
+def run_small(
+    key: tuple[object, ...],
+    device_index: int,
+    recipe_for: Callable[[str], Recipe],
+    tensors: Mapping[str, Tensor],
+    written: Sequence[str],
+    **numbers: int,
+) -> None:
+    """Run the kernels of a recipe. For a new key, `recipe_for` makes it for a target of the
+    compiler. `written` are the names of tensors that the kernels write, and `numbers` the arguments
+    that differ between calls with one key."""
+    known = _known.get(key)
+    if known is None:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
         arch = DEFAULT_ARCH if device_index == CPU else device_arch(device_index)
-        plan = SmallPlan(recipe_for(arch.name), device_index)
-        _plans.add(key, plan)
-    return plan
+        recipe = recipe_for(arch.name)
+        known = _Known(recipe, Launcher(recipe, device_index), bytes(recipe.arguments))
+        _known[key] = known
+    recipe, launcher, template = known
+    arguments = type(recipe.arguments).from_buffer_copy(template)
+    for name, number in numbers.items():
+        setattr(arguments, name, number)
+    if device_index == CPU:
+        from flash_attention.launch.emulation import emulate_small  # loaded when used
+
+        return emulate_small(recipe, arguments, tensors, written)
+    for name, tensor in tensors.items():
+        setattr(arguments, name, tensor.data_ptr())
+    if not launcher.loaded:
+        launcher.load()
+    for name in written:
+        if not tensors[name].is_inference():
+            increment_version(tensors[name])
+    launcher.launch(arguments)

@@ -4,47 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, overload
 
 import torch
-from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan, fill_idle
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.preparation import Outputs
 
 SPIN_CYCLES = 400_000  # about 0.2 ms, longer than the host needs to queue events and kernels
 
 
-def run_timed(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None, float]:
-    """Run a call and time it. Returns the output, the lse or None, and the milliseconds.
+@overload
+def run_timed(plan: Plan, call: Call) -> tuple[Outputs, float]: ...
+
+
+@overload
+def run_timed(plan: Plan, call: BackwardCall) -> tuple[Gradients, float]: ...
+
+
+def run_timed(plan: Plan, call: Call | BackwardCall) -> tuple[Any, float]:
+    """Run a call and time it. Returns its result and the milliseconds.
 
     The kernels run once before, because the first launch loads their code onto the device. The GPU
     spins until both events and the kernels between them are queued, so that it never waits for the
     host.
     """
-    _check_on_gpu(plan.device_index, "forward or emulate")
-    arguments, out, lse = plan.prepare(call)
-
-    def run() -> None:
-        if plan.idle:
-            fill_idle(out, lse, call.sinks)
-        else:
-            plan.launcher.launch(arguments)
-
-    return out, lse, _milliseconds(run, plan.device_index)
-
-
-def run_backward_timed(plan: BackwardPlan, call: BackwardCall) -> tuple[Gradients, float]:
-    """Run a backward pass as `run_timed` runs a call. Returns the gradients and milliseconds."""
-    _check_on_gpu(plan.device_index, "backward")
-    if plan.idle:
-        gradients = plan.run(call)
-        return gradients, _milliseconds(lambda: None, plan.device_index)
-    arguments, gradients = plan.prepare(call)
-    return gradients, _milliseconds(lambda: plan.launcher.launch(arguments), plan.device_index)
+    is_backward = isinstance(call, BackwardCall)
+    _check_on_gpu(plan.device_index, "backward" if is_backward else "forward or emulate")
+    arguments, result = plan.prepare(call)
+    return result, _milliseconds(lambda: plan.launch(call, arguments, result), plan.device_index)
 
 
 def _check_on_gpu(device_index: int, instead: str) -> None:

@@ -8,8 +8,7 @@ import os
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.choose.tables import Source, check_device, logger, tables
-from flash_attention.launch.backward import forget_backward_plans
-from flash_attention.launch.plan import forget_plans
+from flash_attention.launch.plans import forget_plans
 
 
 def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = False) -> None:
@@ -32,10 +31,4 @@ def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = Fals
         for note in loaded.notes:
             logger.warning(note)
         tables.chosen = Source(loaded, name, hint)
-    choose_again()
-
-
-def choose_again() -> None:
-    """Forget the plans of both passes, so that kernels are chosen again."""
     forget_plans()
-    forget_backward_plans()

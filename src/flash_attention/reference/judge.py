@@ -17,10 +17,10 @@ from torch import Tensor
 
 from flash_attention.call.call import Keywords
 from flash_attention.call.dtype import DType
-from flash_attention.call.mla import is_mla
 from flash_attention.call.results import E4M3, output_dtype
 from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.families.sm90.mla.d_heads import is_mla
 from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 if TYPE_CHECKING:

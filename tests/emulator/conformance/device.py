@@ -12,6 +12,7 @@ from flash_attention.compile import ENTRY
 from flash_attention.launch import driver
 from tests.emulator.conformance.case import Array, Case
 from tests.emulator.conformance.emulated import Args, compiled
+from tests.launch.single import launch
 
 
 def launched(case: Case, arch: str) -> Array:
@@ -29,7 +30,6 @@ def launched(case: Case, arch: str) -> Array:
     stream = torch.cuda.current_stream(device)
     shape = (case.blocks, 1, 1, case.threads, 1, 1, case.smem_bytes)
     pointers = ctypes.c_void_p(ctypes.addressof(args))
-    launch = driver.Launch(shape, device.index)
-    launch(kernel, ctypes.addressof(pointers), stream.cuda_stream)
+    launch(kernel, shape, ctypes.addressof(pointers), stream.cuda_stream, device.index)
     torch.cuda.synchronize(device)
     return out.cpu().numpy().view(expected.dtype)

@@ -14,6 +14,7 @@ from flash_attention.launch import driver
 from flash_attention.launch.tensor_map import encode
 from tests.emulator.conformance.case import Array
 from tests.emulator.conformance.hopper_case import HopperCase, MapOf, compiled_source
+from tests.launch.single import launch
 
 
 def description(described: MapOf) -> MapDescription:
@@ -49,7 +50,7 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
     stream = torch.cuda.current_stream(device).cuda_stream
     shape = (1, 1, 1, case.threads, 1, 1, case.smem_bytes)
     pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    driver.Launch(shape, device.index)(kernel, ctypes.addressof(pointers), stream)
+    launch(kernel, shape, ctypes.addressof(pointers), stream, device.index)
     torch.cuda.synchronize(device)
     return {
         name: buffers[name].cpu().numpy().view(data.dtype).reshape(data.shape)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from flash_attention.compile import ENTRY, compile_kernel
+from flash_attention.compile import ENTRY, compile_to_ptx
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 from flash_attention.kernel_configs import DType
 
@@ -92,6 +92,6 @@ def test_every_width_of_scores_and_outputs_compiles_to_one_product_a_call(dtype:
             "CALLS", "\n".join(f"  both<{name}, {w}>(out, a, b);" for w in widths)
         )
         source = source.replace("CALL", call).replace("ENTRY", ENTRY)
-        compiled = compile_kernel(source, arch="sm_90a", name=f"{write.__name__}_{dtype.name}")
+        compiled = compile_to_ptx(source, arch="sm_90a", name=f"{write.__name__}_{dtype.name}")
         shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", compiled.ptx)
         assert shapes == [str(width) for width in widths for _ in range(calls_each)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.grid import Point
@@ -53,4 +53,4 @@ def test_the_plan_is_that_of_attention() -> None:
     packed = Case.of(Point(128, True, 200, 2, 2, lengths=(200, 56)), DType.BF16)
     assert packed.plan().problem.total_q == 256
     few = Case.of(Point(128, False, 1024, 1, 8, heads_k=2, seq_q=1), DType.BF16)
-    assert few.plan().rule is Rule.DECODE
+    assert few.plan().choice.rule is Rule.DECODE

@@ -14,7 +14,7 @@ import torch
 
 from flash_attention.call.backward_call import Gradients
 from flash_attention.kernel_configs import DType
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention_workbench.bench import gradient_run
 from flash_attention_workbench.bench.beside_fa3 import Asked, BesideFa3, MeasuredPoint
 from flash_attention_workbench.bench.gradient_case import GradientCase

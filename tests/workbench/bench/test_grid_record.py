@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flash_attention.errors import UnsupportedError
-from flash_attention_workbench.bench.grid_record import FACTS, load_json, save_csv, save_json
+from flash_attention_workbench.bench.grid_record import Grid, load_json, save_csv, save_json
 from tests.workbench.bench.made_up_grid import made_up_grid, made_up_rows
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 def test_a_round_trip(tmp_path: Path) -> None:
     rows = [replace(made_up_rows()[0], lengths=(5, 7), gbps=3.5), *made_up_rows()[1:]]
-    facts = {name: made_up_grid()[name] for name in FACTS}
+    facts = {f.name: made_up_grid()[f.name] for f in fields(Grid) if f.name != "rows"}
     save_json(tmp_path / "deep" / "r.json", facts, rows, [{"name": "fa3", "why": "no library"}])
     record = load_json(tmp_path / "deep" / "r.json")
     assert list(record.rows) == rows
@@ -57,8 +57,8 @@ def test_csv_has_a_line_a_row_and_a_column_a_peer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"rows": ...}, "it has no list of rows"),
-        ({"date": ...}, "date is missing; there must be device, date, commit, command, grid"),
+        ({"rows": {}}, "it has no list of rows"),
+        ({"date": ...}, "date is missing; there are device, date, commit, command, grid"),
         ({"device": []}, r"device is \[\]; a str is needed"),
         ({"rows": [3]}, "row 1: 3 is no JSON object"),
     ],
@@ -76,9 +76,11 @@ def test_what_is_missing_is_said(tmp_path: Path, change: dict[str, Any], why: st
         ({"config": {}}, r"row 2: config is \{\}; a str is needed"),
         ({"gbps": float("inf")}, "row 2: gbps is inf; it must be positive"),
         ({"deterministic_ms": 0.0}, r"row 2: deterministic_ms is 0.0; it must be positive"),
+        ({"measured": "SIDEWAYS"}, "row 2: measured is 'SIDEWAYS'; there are FORWARD, BACKWARD"),
+        ({"seq_q": 1 << 30}, "row 2: seq_q 1073741824 is more than seq"),
         ({"ms": 0.0}, r"row 2: ms is 0\.0; it must be positive"),
-        ({"peers": {"fa2": -1.0}}, r"row 2: fa2 is -1\.0; it must be positive"),
-        ({"lengths": [1.5]}, r"row 2: lengths is \[1\.5\]; a list of whole numbers is needed"),
+        ({"peers": {"fa2": -1.0}}, r"row 2: peers.fa2 is -1\.0; it must be positive"),
+        ({"lengths": [1.5]}, r"row 2: lengths\[0\] is 1\.5; an int is needed"),
     ],
 )
 def test_a_field_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], why: str) -> None:

@@ -22,8 +22,8 @@ from flash_attention_workbench.bench.beside_fa3 import Asked, BesideFa3, Measure
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
 from flash_attention_workbench.bench.grid_run import PointResult, measure_beside_fa3, measure_point
-from flash_attention_workbench.bench.names import FA3_VARIABLE
 from flash_attention_workbench.bench.peers import PEERS, Lineup
+from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.bench.statistics import Timing
 from flash_attention_workbench.bench.timing import Contender
 

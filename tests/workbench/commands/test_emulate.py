@@ -11,7 +11,7 @@ import pytest
 
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.emulator.ampere_mutations import BARRIERS, WAITS
 from tests.emulator.edits import plant
@@ -67,6 +67,65 @@ def test_findings_are_printed_and_fail(
     printed = invoke(*arguments, "--heads", "1", exit_code=1)
     assert f"[{mutation.caught_by}]" in printed
     assert ("output: right" in printed) == mutation.silent
+
+
+def rung_file(folder: Path, old: str = "", new: str = "", *options: str) -> Path:
+    """The file of rung 2, with one change."""
+    text = invoke("ladder", "show", "2", *options)
+    assert old in text
+    path = folder / "mine.cu"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def test_the_file_of_a_rung_runs_as_the_rung(tmp_path: Path) -> None:
+    options = ("--dtype", "bf16", "--d-head", "64")
+    path = rung_file(tmp_path, "", "", *options)
+    ran = json.loads(invoke("emulate", str(path), "--seq", "128", "--heads", "1", "--json", "-"))
+    q, k, v = generate_qkv(1, 128, 1, 64, DType.BF16)
+    config = get_ladder(DType.BF16, 64, 1)[1].config
+    result = emulate(config, q, k, v)
+    assert (ran["ok"], ran["config"]) == (True, config.short_form())
+    assert ran["check"]["error"] == check_output(result.output, q, k, v).error
+    assert ran["counters"]["instructions"] == result.counters.to_dict()["instructions"]
+
+
+def test_a_row_stride_that_is_compiled_in_is_that_of_the_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(invoke("ladder", "show", "16", "--heads", "3"))
+    assert "output: right" in invoke("emulate", str(path), "--seq", "128", "--heads", "2")
+
+
+def test_a_changed_file_is_found_out_at_its_own_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wait = "    b.template wait<0>();\n    __syncthreads();  // K has arrived\n"
+    path = rung_file(tmp_path, wait, wait.replace("wait<0>", "wait<1>"))
+    printed = invoke("emulate", path.name, "--seq", "128", exit_code=1)
+    assert "output: wrong" in printed
+    assert "[race]" in printed
+    number, code = re.findall(r"mine\.cu:(\d+)  (ptx::ldmatrix_x4\(k.*)", printed)[0]
+    assert path.read_text().splitlines()[int(number) - 1].strip() == code
+    wrong = rung_file(tmp_path, "return ptx::exp2((s - offset)", "return ptx::exp2((s + offset)")
+    printed = invoke("emulate", wrong.name, "--seq", "128", exit_code=1)
+    assert "output: wrong" in printed
+    assert "findings: none" in printed
+
+
+def test_a_file_that_cannot_run_is_refused(tmp_path: Path) -> None:
+    path = rung_file(tmp_path, "b.load_k(step)", "b.load_k(stop)")
+    line = path.read_text()[: path.read_text().index("load_k(stop)")].count("\n") + 1
+    assert f"mine.cu({line}): error: identifier" in refuse("emulate", str(path))
+    path = rung_file(tmp_path)
+    assert "and this call needs" in refuse("emulate", str(path), "--causal")
+    refused = refuse("emulate", str(path), "--rung", "3", "--plant", "missing-wait")
+    assert "--rung and --plant would choose another; leave them out" in refused
+    assert "has no line `// config: ...`" in refuse("emulate", str(rung_file(tmp_path, "config:")))
+    assert "not a kernel config" in refuse(
+        "emulate", str(rung_file(tmp_path, "config: ", "config: x"))
+    )
+    assert "cannot be read: No such file" in refuse("emulate", str(tmp_path / "none.cu"))
 
 
 def test_bad_choices_are_refused() -> None:

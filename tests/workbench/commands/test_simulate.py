@@ -7,18 +7,10 @@ import json
 
 import pytest
 
-from flash_attention.distributed import h200, simulate
-from flash_attention_workbench.commands.declared.distributed import FAR, NEAR, NODE
+from flash_attention.distributed import simulate
 from tests.workbench.commands.invoke import invoke, refuse
 
 SMALL = ("simulate", "--length", "65536", "--gpus", "8", "--heads", "32", "--heads-k", "8")
-
-
-def test_the_defaults_are_those_of_the_machine() -> None:
-    machine = h200()
-    assert (machine.near.gb_s, machine.near.latency_us) == NEAR
-    assert (machine.far.gb_s, machine.far.latency_us) == FAR
-    assert machine.node == NODE
 
 
 def test_the_table_has_every_schedule() -> None:

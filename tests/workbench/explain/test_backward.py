@@ -15,8 +15,8 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
-from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import EMULATED_SMS
+from flash_attention.launch.plan import Plan
 from flash_attention_workbench.explain import explain
 from flash_attention_workbench.explain.backward import BackwardExplanation
 from flash_attention_workbench.tune.candidates import heuristic, neighbours
@@ -57,7 +57,7 @@ def test_it_is_what_the_plan_launches(arch: str, deterministic: bool) -> None:
     call = Call(q, k, v, torch.empty_like(q), **keywords)
     wanted = Wanted(dsinks=True)
     given = BackwardCall(q, call, torch.zeros(2, 4, 100), None, wanted, deterministic)
-    plan = BackwardPlan(given, arch=ARCHES[arch])
+    plan = Plan(given, arch=ARCHES[arch])
     assert (explained.config, explained.wanted) == (plan.config, wanted)
     assert explained.deterministic is deterministic
     assert {s.name: s.num_bytes for s in explained.scratch} == dict(plan.recipe.scratch)

@@ -22,7 +22,7 @@ from flash_attention import (
     explain,
     forward,
 )
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.families.sm90.forward.combine import combine_unit
 from flash_attention.families.sm90.forward.config import HOPPER
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind

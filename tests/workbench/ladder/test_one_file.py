@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file of a rung: short, in order, hermetic, and the very same machine code."""
+"""One file of a rung: lines of its headers, those that it uses, and the very same machine code."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -17,165 +17,229 @@ from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.compile import compile_kernel
 from flash_attention.compile.binding import defined_types
 from flash_attention.compile.elf import text_section
-from flash_attention.compile.includes import INCLUDE_DIR, include_closure
+from flash_attention.compile.includes import include_closure
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.launch.kernels import compile_config
-from flash_attention_workbench.commands.ladder.show import title_of
 from flash_attention_workbench.ladder.one_file import one_file
 
-pytestmark = pytest.mark.slow  # left out of `make quick`
-
-LADDER, BACKWARD = get_ladder(), get_ladder(pass_=Pass.BACKWARD)
-LAST = len(LADDER)
-NUMBERS = range(1, LAST + 1)
-LINES, LINES_OF_THE_FIRST, COLUMNS = 980, 400, 120
-BACKWARD_LINES, LINES_OF_THE_FIRST_BACKWARD = 1200, 540
-SECTIONS = [
-    "numbers and arguments",
-    "instructions",
-    "softmax",
-    "tiles",
-    "the schedule",
-    "the kernel",
-]
+FORWARD, BACKWARD = get_ladder(), get_ladder(pass_=Pass.BACKWARD)
+RUNGS = [*FORWARD, *BACKWARD]
+OWN_LINE = re.compile(
+    r'// (SPDX|----) ?|}  // namespace|namespace |extern "C"|    flash_|\s+const __grid'
+)
+OTHERS_CALL_IT = {"attn::rescale::Lazy"}  # a variant that another is made of
 
 
 @cache
-def file_of(number: int) -> str:
-    rung = LADDER[number - 1]
-    return one_file(unit_of(rung.config).source, title_of(rung, LADDER))
+def file_of(rung: Rung) -> str:
+    return one_file(unit_of(rung.config).source)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_it_is_short_enough_to_read(number: int) -> None:
-    lines = file_of(number).splitlines()
-    assert len(lines) <= (LINES_OF_THE_FIRST if number == 1 else LINES)
-    assert max(len(line) for line in lines) <= COLUMNS
-    assert [line for line in lines if line != line.rstrip()] == []
+def name_of(rung: Rung) -> str:
+    return f"{'backward ' if rung in BACKWARD else ''}{rung.number}"
 
 
-def check_machine_code(rung: Rung, features: Features, folder: Path) -> None:
+every_rung = pytest.mark.parametrize("rung", RUNGS, ids=name_of)
+
+
+@every_rung
+def test_its_lines_are_those_of_the_headers_in_order_less_a_third(rung: Rung) -> None:
+    unit = unit_of(rung.config).source
+    lines = "".join((*include_closure(unit).values(), unit)).splitlines()
+    left = iter(lines)
+    for line in file_of(rung).splitlines():
+        assert not line or OWN_LINE.match(line) or line in left, line
+    assert len(file_of(rung).splitlines()) < 0.68 * len(lines)
+
+
+@every_rung
+def test_it_has_the_variants_of_its_config_and_no_others(rung: Rung) -> None:
+    text = file_of(rung)
+    bound = set(re.findall(r"using \w+ = fa::([\w:]+)", text))
+    slots = {name.rpartition("::")[0] for name in bound}
+    for name in defined_types():
+        space, _, variant = name.rpartition("::")
+        if space in slots and name not in OTHERS_CALL_IT:
+            inside = re.search(rf"^namespace fa::{space} {{$.*?^}}  // ", text, re.M | re.S)
+            found = inside and re.search(rf"^(struct|class) {variant}\b", inside[0], re.M)
+            assert bool(found) == (name in bound), name
+    for word in ("#include", "#pragma once", "concept ", "check_slots", "__INTADDR__"):
+        assert word not in text
+
+
+@every_rung
+def test_every_header_stands_under_its_name_and_comment(rung: Rung) -> None:
+    text, texts = file_of(rung), include_closure(unit_of(rung.config).source)
+    headings = re.findall(r"^// ---- (.+?) -+\n(//.*)?", text, re.MULTILINE)
+    *headers, last = (heading for heading, _ in headings)
+    assert headers == [header for header in texts if header in headers]
+    assert last == "the config, and the kernel"
+    for header, comment in headings[:-1]:
+        assert comment == texts[header].splitlines()[1]
+    assert text.count("SPDX") == 1
+    assert text.index("struct Config {") > text.index(last)
+
+
+def test_the_formatter_would_not_change_a_line(tmp_path: Path) -> None:
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    formatter = shutil.which("clang-format", path=folders)
+    if formatter is None:
+        pytest.skip("clang-format is not installed")
+    for rung in RUNGS:
+        (tmp_path / f"{name_of(rung)}.cu").write_text(file_of(rung))
+    style = Path(__file__).parents[3] / ".clang-format"
+    command = [
+        formatter,
+        f"--style=file:{style}",
+        "--dry-run",
+        "-Werror",
+        *map(str, tmp_path.iterdir()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow  # left out of `make quick`
+@pytest.mark.parametrize(
+    ("rung", "features"),
+    [
+        (FORWARD[0], PLAIN),
+        (FORWARD[15], CAUSAL),
+        (get_ladder(DType.BF16, 64, 8)[16], CAUSAL),
+        (FORWARD[-1], PLAIN),
+        (get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)[9], CAUSAL),
+        (BACKWARD[-1], PLAIN),
+    ],
+    ids=lambda value: value.config.kernel_name() if isinstance(value, Rung) else value.suffix,
+)
+def test_it_compiles_alone_to_the_machine_code_of_the_rung(
+    rung: Rung, features: Features, tmp_path: Path
+) -> None:
     config, arch = rung.config, rung.config.default_arch
     text = one_file(unit_of(config, features).source)
-    alone = compile_kernel(
-        text, arch=config.target(arch), name=f"one_file_{rung.number}", include_dir=folder
-    )
+    target = config.target(arch)
+    alone = compile_kernel(text, arch=target, name="one_file", include_dir=tmp_path)
     together = compile_config(config, arch, features)
     assert text_section(alone.cubin) == text_section(together.cubin)
 
 
-@pytest.mark.parametrize("rung", BACKWARD, ids=lambda rung: str(rung.number))
-def test_a_backward_kernel_is_short_enough_to_read(rung: Rung) -> None:
-    lines = one_file(unit_of(rung.config).source, title_of(rung, BACKWARD)).splitlines()
-    assert len(lines) <= (LINES_OF_THE_FIRST_BACKWARD if rung.number == 1 else BACKWARD_LINES)
-    assert max(len(line) for line in lines) <= COLUMNS
-    assert [line for line in lines if line != line.rstrip()] == []
+UNIT = """// A small kernel.
+#define TWICE(x) x, x
+#define UNUSED(x) x
+
+namespace fa {
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+inline constexpr int kSize = 4;  // used
+
+template <class T>
+concept SomeSlot = requires { T::kOn; };
+
+template <class T>
+__device__ int width();
+
+template <>
+__device__ int width<slot::On>() {
+  return 1;
+}
+
+template <>
+__device__ int width<slot::Off>() {
+  return 0;
+}
+
+// Not the one of fa::slot.
+struct Helper {};
+
+}  // namespace fa
+
+namespace fa::slot {
+
+struct Helper {
+  // { a bracket in a comment, and "another {" in a string
+  u32 x = kSize;
+};
+
+struct On {
+  static constexpr Helper kOn = {};
+};
+
+struct Off {};
+
+}  // namespace fa::slot
+
+struct Config {
+  using Slot = fa::slot::On;
+};
+
+static_assert(sizeof(fa::u64) == 8);
+
+extern "C" __global__ void __launch_bounds__(32)
+flash_forward_kernel_with_a_long_name(
+    int* out) {
+  static_assert(fa::SomeSlot<Config::Slot>);
+  static_assert(fa::kSize == 4, "a number");
+  int x[] = {TWICE(fa::width<Config::Slot>())};
+  out[0] = x[0];
+}
+"""
 
 
-@pytest.mark.parametrize("rung", BACKWARD[:-1], ids=lambda rung: str(rung.number))
-def test_a_backward_kernel_compiles_alone_to_the_same_machine_code(
-    rung: Rung, tmp_path: Path
-) -> None:
-    check_machine_code(rung, CAUSAL if rung.causal else PLAIN, tmp_path)
+def test_a_definition_goes_with_all_that_only_it_names() -> None:
+    text = one_file(UNIT, ["A title."])
+    assert text == (
+        """// SPDX-License-Identifier: Apache-2.0
+// A title.
 
+"""
+        + f"{'// ---- the config, and the kernel '.ljust(100, '-')}"
+        + """
 
-@pytest.mark.parametrize("place", [0, 9, -2])
-def test_a_backward_kernel_of_another_type_and_head_dimension_does_too(
-    place: int, tmp_path: Path
-) -> None:
-    ladder = get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)
-    check_machine_code(ladder[place], CAUSAL, tmp_path)
+#define TWICE(x) x, x
 
+namespace fa {
 
-@pytest.mark.parametrize("number", [1, 8, 16, 17, 18, 21, LAST])
-def test_it_compiles_alone_to_the_machine_code_of_the_rung(number: int, tmp_path: Path) -> None:
-    check_machine_code(LADDER[number - 1], PLAIN, tmp_path)
+using u32 = unsigned int;
 
+inline constexpr int kSize = 4;  // used
 
-@pytest.mark.parametrize("number", [1, LAST])
-def test_another_type_and_head_dimension_do_too(number: int, tmp_path: Path) -> None:
-    check_machine_code(get_ladder(DType.BF16, 64, 8)[number - 1], PLAIN, tmp_path)
+template <class T>
+__device__ int width();
 
+template <>
+__device__ int width<slot::On>() {
+  return 1;
+}
 
-@pytest.mark.parametrize("number", [16, LAST])
-def test_a_causal_kernel_does_too(number: int, tmp_path: Path) -> None:
-    check_machine_code(LADDER[number - 1], CAUSAL, tmp_path)
+}  // namespace fa
 
+namespace fa::slot {
 
-@pytest.mark.parametrize("number", [1, 16, 17, LAST])
-def test_it_holds_nothing_of_headers_that_the_rung_does_not_use(number: int) -> None:
-    text = words(file_of(number))
-    used = include_closure(unit_of(LADDER[number - 1].config).source)
-    for path in sorted(INCLUDE_DIR.rglob("*.cuh")):
-        if path.relative_to(INCLUDE_DIR).as_posix() not in used:
-            idea = words(path.read_text().partition("#pragma once")[0].partition("\n")[2])
-            assert idea not in text, path
-    bound = set(re.findall(r"using \w+ = fa::([\w:]+)", unit_of(LADDER[number - 1].config).source))
-    slots = {name.rpartition("::")[0] for name in bound}
-    for name in defined_types():
-        space, _, variant = name.rpartition("::")
-        if space in slots and name not in bound | {CALLED_BY_STALE_MAX}:
-            assert not re.search(rf"struct {variant}\b", text), name
-    for word in ("#include", "#pragma", "static_assert", "concept ", "requires"):
-        assert word not in text
+struct Helper {
+  // { a bracket in a comment, and "another {" in a string
+  u32 x = kSize;
+};
 
+struct On {
+  static constexpr Helper kOn = {};
+};
 
-CALLED_BY_STALE_MAX = "attn::rescale::Lazy"
+}  // namespace fa::slot
 
+struct Config {
+  using Slot = fa::slot::On;
+};
 
-def words(text: str) -> str:
-    """The text without line breaks and comment marks."""
-    return " ".join(text.replace("//", " ").split())
-
-
-@pytest.mark.parametrize(
-    ("number", "header", "start"),
-    [
-        (1, "sm80/schedule/lazy", "// Every block"),
-        (3, "sm80/schedule/eager", "// V is loaded"),
-        (17, "sm90/roles/unified", "// All warpgroups"),
-        (21, "sm90/verbs", "// One key block"),
-        (LAST, "sm90/schedule/overlapped", "// Q K^T"),
-    ],
-)
-def test_the_comments_of_the_schedule_are_in_it(number: int, header: str, start: str) -> None:
-    text = (INCLUDE_DIR / f"fa/{header}.cuh").read_text()
-    source = text[text.index(start) :]
-    idea = "".join(takewhile(lambda line: line.startswith("//"), source.splitlines(keepends=True)))
-    # A call of a verb that this rung's variant leaves empty goes, and its comment with it.
-    comments = re.findall(
-        r"^(?!.*(?:queries_read|try_stale_max|clear_tail)).*;  // (.+)", source, re.MULTILINE
+extern "C" __global__ void __launch_bounds__(32)
+    flash_forward_kernel(int* out) {
+  static_assert(fa::kSize == 4, "a number");
+  int x[] = {TWICE(fa::width<Config::Slot>())};
+  out[0] = x[0];
+}
+"""
     )
-    assert comments
-    text = words(file_of(number))
-    for comment in (idea, *comments):
-        assert words(comment) in text
-
-
-@pytest.mark.parametrize("number", [1, 10, 16, 17, 18, LAST])
-def test_it_reads_from_top_to_bottom(number: int) -> None:
-    text = file_of(number)
-    assert text.startswith("// SPDX-License-Identifier: Apache-2.0\n// Rung ")
-    assert text.count("SPDX") == 1
-    headings = re.findall(r"^// ---- (.+?) -+$", text, re.MULTILINE)
-    assert headings == [title for title in SECTIONS if title in headings]
-    assert {"instructions", "softmax", "the kernel"} <= set(headings)
-    assert text.index("struct Config {") < text.index(f"// ---- {headings[0]}")
-    assert text.index('extern "C"') > text.index("// ---- the kernel")
-
-
-def test_every_run_prints_the_same() -> None:
-    program = (
-        "from tests.workbench.ladder.test_one_file import file_of as f; print(f(1), f(17), end='')"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert printed == f"{file_of(1)} {file_of(17)}"

@@ -11,11 +11,12 @@ import torch
 import flash_attention
 from flash_attention.call.backward_call import Gradients
 from flash_attention.call.call import Call
+from flash_attention.choose import rules
 from flash_attention.choose import tables as choice
-from flash_attention.choose.decision import Rule, Where
-from flash_attention.choose.tables import choose, tables
+from flash_attention.choose.choice import Rule
+from flash_attention.choose.tables import choose_from_tables, tables
 from flash_attention.families.passes import Pass
-from flash_attention.launch.backward import decide_backward
+from flash_attention.families.recipe import Setting
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import check_output, generate_qkv
 from flash_attention_workbench.tune import on_demand
@@ -29,6 +30,8 @@ from tests.workbench.tune.made_up import (
     true_backward_time,
     true_time,
 )
+
+ON_H200 = Setting(SM90, 132, device=0)
 
 
 @pytest.fixture(autouse=True)
@@ -57,19 +60,19 @@ def test_an_unseen_problem_is_tuned_and_a_stored_one_is_not(
 ) -> None:
     made = measurers(monkeypatch, true_time)
     problem = dense().problem
-    before = choose(problem, SM90, 0, may_tune=True)
+    before = choose_from_tables(problem, ON_H200, may_tune=True)
     assert before.reason.startswith("heuristic")
     with flash_attention.tuning(store=tmp_path / "store"):
-        inside = choose(problem, SM90, 0, may_tune=True)
-        assert choose(problem, SM90, 0, may_tune=True) == inside
+        inside = choose_from_tables(problem, ON_H200, may_tune=True)
+        assert choose_from_tables(problem, ON_H200, may_tune=True) == inside
     assert inside.config != before.config
     assert len(made) == 1
     assert made[0].lineups != []
-    assert choose(problem, SM90, 0, may_tune=True) == inside
-    assert choose(dense(512).problem, SM90, 0).reason.startswith("heuristic")
+    assert choose_from_tables(problem, ON_H200, may_tune=True) == inside
+    assert choose_from_tables(dense(512).problem, ON_H200).reason.startswith("heuristic")
     tables.tuned.clear()
     with flash_attention.tuning(store=tmp_path / "store"):
-        assert choose(problem, SM90, 0, may_tune=True).config == inside.config
+        assert choose_from_tables(problem, ON_H200, may_tune=True).config == inside.config
     assert made[1].lineups == []
 
 
@@ -79,16 +82,15 @@ def test_gradients_are_tuned_with_their_options(
     made = measurers(monkeypatch, true_backward_time)
     problem = dense_backward(deterministic=True)
     planned: dict[object, object] = {"planned": None}
-    monkeypatch.setattr("flash_attention.launch.backward._plans", planned)
-    where = Where(132, SM90, 0)
+    monkeypatch.setattr("flash_attention.launch.plans._plans", planned)
     with flash_attention.tuning(store=tmp_path / "store"):
         assert planned == {}  # what was planned before is tuned, too
-        decision = decide_backward(problem.problem, None, where, may_tune=True)
-    assert decision.rule is Rule.TABLE
+        choice = rules.choose(problem.problem, ON_H200, may_tune=True)
+    assert choice.rule is Rule.TABLE
     assert {timed for timed, _, _ in made[0].timed} == {problem}
     (table,) = tables.tuned.values()
     assert [entry.problem for entry in table.entries] == [problem]
-    assert decide_backward(dense_backward().problem, None, where).rule is Rule.HEURISTIC
+    assert rules.choose(dense_backward().problem, ON_H200).rule is Rule.HEURISTIC
 
 
 @pytest.mark.gpu

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.attention import Asked, asked, attention
+from flash_attention.attention import Arguments, attention, read_arguments
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
-from flash_attention.call.tensors import check_differentiable
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
-from flash_attention.launch.plan import plan_for
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.padding import naming_padding, needs_padding, padded
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.formula import without_pages
 from flash_attention.reference.gradient_judge import CHECKED_SCORES as GRADIENT_SCORES
@@ -130,15 +130,16 @@ def check(
 
     Returns a CheckReport. Raises what `attention` raises.
     """
-    told = asked("check", q, k, v, keywords)
+    told = read_arguments("check", q, k, v, keywords)
     check_switch("emulate", emulate)
     check_switch("gradients", gradients)
-    with naming_padding(told.call):
+    with naming_padding(told[0]):
         return _checked(told, emulate=bool(emulate), gradients=bool(gradients))
 
 
-def _checked(told: Asked, *, emulate: bool, gradients: bool) -> CheckReport:
+def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
     call, config, validate, backward = told
+    given = call
     is_padded = needs_padding(call.q, call.v)
     if is_padded:
         call = padded(call)
@@ -154,8 +155,8 @@ def _checked(told: Asked, *, emulate: bool, gradients: bool) -> CheckReport:
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
             " be at least 1"
         )
-    if is_padded and told.call.out is not None:
-        told.call.out.copy_(result[..., : told.call.v.shape[-1]])
+    if is_padded and given.out is not None:
+        given.out.copy_(result[..., : given.v.shape[-1]])
     judge = _judge(call)
     report = CheckReport(
         Problem.of(call),

@@ -18,7 +18,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import GivenConfig, config_for
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from ptx_emulator import Finding
 
 

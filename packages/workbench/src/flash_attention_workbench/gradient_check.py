@@ -14,10 +14,11 @@ from flash_attention.call.backward_call import (
     BackwardCall,
     Gradients,
     Wanted,
-    backward_call_of,
 )
 from flash_attention.call.call import Call
-from flash_attention.launch.backward import BackwardPlan, backward_plan_for
+from flash_attention.families.readable import backward_call_of
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from flash_attention.ops import BackwardOptions
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.gradients import gradients_on_cpu
@@ -64,7 +65,7 @@ def check_gradients(
     if do.is_cpu and options.config is None and not emulate:
         gradients, computed_by = gradients_on_cpu(backward), by_torch
     else:
-        plan = backward_plan_for(backward, options.config)
+        plan = plan_for(backward, options.config)
         gradients = gradients_over_nan(plan, backward)
         where = "the emulator" if do.is_cpu else torch.cuda.get_device_name(do.device)
         computed_by = f"{plan.config.short_form()}, on {where}"
@@ -74,7 +75,7 @@ def check_gradients(
     )
 
 
-def gradients_over_nan(plan: BackwardPlan, call: BackwardCall) -> Gradients:
+def gradients_over_nan(plan: Plan, call: BackwardCall) -> Gradients:
     """The gradients; on a GPU, what the kernels do not store is NaN."""
     if plan.idle or call.do.is_cpu:
         return plan.run(call)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts `flash-attention`, whose help need not wait for torch.
+"""Starts `flash-attention`, whose lists need not wait for torch.
 
 Importing the package imports torch, since it defines torch operators. For the command line the
 package is at first only a place to find modules in; a command that computes imports all of it.
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 PACKAGE = "flash_attention"
+CONFIG = "\n// config: "  # in the file of a rung
 
 
 class _Deferred(ModuleType):
@@ -37,9 +39,10 @@ def _defer() -> None:
 
 
 def main() -> None:
-    """Entry point of the `flash-attention` script. `emulate FILE` is the emulator's own command."""
+    """Entry point of the `flash-attention` script. `emulate FILE` is the emulator's own command,
+    unless the file is that of a rung."""
     command, *rest = [*sys.argv[1:], ""]
-    if command == "emulate" and any(argument.endswith((".cu", ".ptx")) for argument in rest):
+    if command == "emulate" and any(_is_own_kernel(argument) for argument in rest):
         from ptx_emulator.command.main import main as emulate
 
         return emulate(rest[:-1])
@@ -48,6 +51,16 @@ def main() -> None:
     from flash_attention_workbench.commands import main as run
 
     run()
+
+
+def _is_own_kernel(argument: str) -> bool:
+    """Whether an argument is a file with a kernel of the user's own."""
+    if not argument.endswith((".cu", ".ptx")):
+        return False
+    try:
+        return CONFIG not in Path(argument).read_text("utf-8", errors="replace")
+    except OSError:
+        return True  # whoever runs it says what is wrong
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ ELEMENTS = {
 E4M3 = Element("fa::ptx::E4m3", "e4m3", 32)
 _FRAGMENT = "#define FA_D(j) " + ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
 _FRESH = "#define FA_FRESH(j) " + ", ".join(f'"=f"(d.v[0][j][{e}])' for e in range(4))
-_COLUMNS = 88  # of the lists of registers and fragments
+_COLUMNS = 90  # of the lists of registers and fragments, as clang-format would break them
 
 
 def from_shared(dtype: DType | Element, width: int) -> str:
@@ -161,7 +161,7 @@ def _method(
     fragment: str = "FA_D",
 ) -> tuple[str, ...]:
     types = f"{element.ptx}.{element.ptx}"
-    registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS)
+    registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS - 2)
     fragments = wrap(", ".join(f"{fragment}({j})" for j in range(width // 8)), _COLUMNS)
     return (
         f"  static __device__ void {name}(Accumulator<16, {width}>& d, {parameters}) {{",

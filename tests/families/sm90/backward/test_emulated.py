@@ -10,9 +10,8 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import emulate_backward_plan, emulate_checked
-from flash_attention.launch.emulation import Settings
+from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_checked
+from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
 from tests.families.sm90.backward.cases import Case, config
 
@@ -144,9 +143,9 @@ def runs() -> list[Any]:
     ]
 
 
-def checked(case: Case, kernel: Any, schedule: str) -> BackwardPlan:
+def checked(case: Case, kernel: Any, schedule: str) -> Plan:
     """Assert that a kernel computes the gradients of a case, without findings."""
-    plan = BackwardPlan(case.call, kernel)
+    plan = Plan(case.call, kernel)
     emulation = emulate_backward_plan(plan, case.call, Settings(schedule=schedule, seed=1))
     assert emulation.findings == ()
     case.check(emulation.gradients)
@@ -210,6 +209,6 @@ def test_large_gradients_of_small_probabilities_are_finite_in_half_precision() -
     large = case.call._replace(do=do, call=call)
     products = torch.einsum("qd,kd->qk", do[0, :, 0].double(), call.v[0, :, 0].double())
     assert float(products.abs().max()) > torch.finfo(torch.float16).max
-    plan = BackwardPlan(large)
+    plan = Plan(large)
     for name, gradient in emulate_checked(plan, large)._asdict().items():
         assert gradient is None or bool(gradient.isfinite().all()), name

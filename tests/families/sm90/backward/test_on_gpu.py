@@ -13,7 +13,8 @@ from flash_attention.families.config import changed
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.sm90.backward.rungs import base, causal_steps, steps
 from flash_attention.kernel_configs import DType
-from flash_attention.launch.backward import BackwardPlan, compute_gradients
+from flash_attention.launch.compute import compute_gradients
+from flash_attention.launch.plan import Plan
 from tests.families.sm90.backward.cases import Case, config
 from tests.families.sm90.backward.test_emulated import KERNELS
 
@@ -72,8 +73,8 @@ def test_the_heuristic_is_right(
     problem = dict(SIZES[size])
     d = (d_head - 24, d_head - 8) if problem.pop("narrow", False) else (d_head, d_head)
     case = Case(**problem, d=d, dtype=dtype, device="cuda", deterministic=deterministic)
-    assert BackwardPlan(case.call).config.d_head == d_head
-    assert type(BackwardPlan(case.call).config).__name__ == "HopperBackwardKernelConfig"
+    assert Plan(case.call).config.d_head == d_head
+    assert type(Plan(case.call).config).__name__ == "HopperBackwardKernelConfig"
     case.check(compute_gradients(case.call))
 
 
@@ -141,7 +142,7 @@ def test_parts_agree_with_the_whole(d_head: int, monkeypatch: pytest.MonkeyPatch
     whole = compute_gradients(case.call)
     for mib in ("128", "32"):  # by heads, then by keys
         monkeypatch.setenv(WORKSPACE_VARIABLE, mib)
-        parts = BackwardPlan(case.call).run(case.call)
+        parts = Plan(case.call).run(case.call)
         case.check(parts)
         assert_same_bits(parts._replace(dq=None), whole._replace(dq=None))
 

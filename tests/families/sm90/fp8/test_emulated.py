@@ -13,7 +13,6 @@ from flash_attention.call.call import Call
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from ptx_emulator import SCHEDULES
 from tests.families.sm90.fp8.cases import (
     CASES,
     LINEAR,
@@ -25,6 +24,7 @@ from tests.families.sm90.fp8.cases import (
     most_rms,
     relative_rms,
 )
+from tests.gate import one_in
 
 
 def emulated(
@@ -39,15 +39,22 @@ def emulated(
     return result.output, result.lse
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES, 1))
 def test_the_output_and_its_lse_are_right(name: str) -> None:
     config, case = CASES[name]
     call = case.call(config.d_head)
     assert_right(call, *emulated(config, call), most_rms(config))
 
 
-@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
-@pytest.mark.parametrize("name", ["causal", "window", "serial", "d 256, causal, sharp"])
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("causal", "depth-first"),
+        ("window", "random"),
+        ("serial", "depth-first"),
+        ("d 256, causal, sharp", "random"),
+    ],
+)
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     config, case = CASES[name]
     call = case.call(config.d_head)

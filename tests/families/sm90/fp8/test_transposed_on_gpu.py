@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flash_attention import attention
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import plan_for
 from tests.families.sm90.fp8.cases import assert_forward_right, assert_right, relative_rms
 from tests.families.sm90.fp8.test_on_gpu import MOST_DRIFT
 from tests.families.sm90.fp8.transposed_cases import CASES, CAUSAL, case, used

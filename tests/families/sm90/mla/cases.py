@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, Where
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.recipe import Setting
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
@@ -83,10 +84,10 @@ class MadeCase:
     def plan(self, config: HopperMlaKernelConfig) -> Plan:
         """The plan of the call, its keys split as the case says."""
 
-        def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-            return Decision(config, config.default_arch, self.kv_splits(problem), Rule.GIVEN)
+        def choose(problem: Problem, setting: Setting, **asked: Any) -> Choice:
+            return Choice(config, replace(setting, split=self.kv_splits(problem)), Rule.GIVEN)
 
-        with patch.object(plans, "decide", decide):
+        with patch.object(plans, "choose", choose):
             return Plan(self.call, config)
 
     def kv_splits(self, problem: Problem) -> KvSplits:

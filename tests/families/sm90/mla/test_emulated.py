@@ -11,8 +11,8 @@ from torch import Tensor
 
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.launch.emulation import Settings, emulate_plan
-from ptx_emulator import SCHEDULES
 from tests.families.sm90.mla.cases import CASES, NARROW, Case, MadeCase
+from tests.gate import one_in
 
 
 def emulated(
@@ -29,30 +29,24 @@ def made_case(name: str) -> tuple[HopperMlaKernelConfig, MadeCase]:
     return config, case.make(config.d_v, config.dtype.to_torch_dtype())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_the_output_and_its_lse_are_right(name: str) -> None:
     config, made = made_case(name)
     made.assert_right(*emulated(config, made))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "schedule", "seed"),
     [
-        *(
-            "four queries",
-            "lengths, stream-K",
-            "pages, stream-K",
-            "sharp, stream-K",
-            "deferred, stream-K",
-        ),
-        "packed, pages, stream-K",
+        ("four queries", "depth-first", 0),
+        ("lengths, stream-K", "random", 0),
+        ("pages, stream-K", "random", 1),
+        ("sharp, stream-K", "depth-first", 0),
+        ("deferred, stream-K", "random", 0),
+        ("packed, pages, stream-K", "random", 1),
     ],
 )
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
-    if seed and schedule != "random":
-        pytest.skip("only a random order has seeds")
     config, made = made_case(name)
     made.assert_right(*emulated(config, made, Settings(schedule, seed)))
 

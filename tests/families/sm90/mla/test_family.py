@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from flash_attention.arch import ARCHES, MEASURED_ARCH
 from flash_attention.call.call import Call
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Where, decide
+from flash_attention.choose.rules import choose
 from flash_attention.compile import compile_kernel
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
@@ -52,9 +52,9 @@ def tensors(keys: int = 70, heads: int = 16, d: int = 576, batch: int = 1) -> tu
 )
 def test_head_dimensions_of_mla_choose_its_kernel(others: dict[str, Any]) -> None:
     pages = {"pages": 64} if "page_keys" in others else {}
-    decision = decide(problem(4, 1024, **others, **pages), Where(SMS))
-    assert decision.config == FULL
-    assert "is MLA" in SM90_MLA.why(FULL, problem(4, 1024), decision.split)
+    choice = choose(problem(4, 1024, **others, **pages), Setting(MEASURED_ARCH, SMS))
+    assert choice.config == FULL
+    assert "is MLA" in SM90_MLA.why(FULL, problem(4, 1024), choice.setting.split)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_tiles_of_packed_queries_are_few(
 
 
 def test_split_keys_makes_splits_that_do_not_depend_on_the_batch() -> None:
-    decision = decide(problem(4, 1000), Where(SMS), split_keys=256)
-    assert (decision.split.kind, decision.split.blocks) == (SplitKind.FIXED, 4)
+    choice = choose(problem(4, 1000), Setting(MEASURED_ARCH, SMS), split_keys=256)
+    assert (choice.setting.split.kind, choice.setting.split.blocks) == (SplitKind.FIXED, 4)
     with pytest.raises(
         UnsupportedError, match="split_keys is 100, and the kernel visits keys in b"
     ):
-        decide(problem(4, 1000), Where(SMS), split_keys=100)
+        choose(problem(4, 1000), Setting(MEASURED_ARCH, SMS), split_keys=100)
 
 
 def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
@@ -131,21 +131,37 @@ def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [FULL, replace(FULL, defer_values=True)], ids=str)
 @pytest.mark.parametrize(
-    "features",
-    [PLAIN, CAUSAL, Features(per_batch=True, page_keys=64), Features(per_batch=True, page_keys=1)],
+    ("features", "splits", "packed"),
+    [
+        (PLAIN, SplitKind.WHOLE, False),
+        (CAUSAL, SplitKind.EVEN, False),
+        (Features(per_batch=True, page_keys=64), SplitKind.EVEN, True),
+        (Features(per_batch=True, page_keys=1), SplitKind.WHOLE, False),
+        *(
+            pytest.param(*other, marks=pytest.mark.exhaustive)
+            for other in (
+                (PLAIN, SplitKind.EVEN, False),
+                (CAUSAL, SplitKind.WHOLE, False),
+                (Features(per_batch=True, page_keys=64), SplitKind.WHOLE, False),
+                (Features(per_batch=True, page_keys=64), SplitKind.WHOLE, True),
+                (Features(per_batch=True, page_keys=64), SplitKind.EVEN, False),
+                (Features(per_batch=True, page_keys=1), SplitKind.WHOLE, True),
+                (Features(per_batch=True, page_keys=1), SplitKind.EVEN, False),
+                (Features(per_batch=True, page_keys=1), SplitKind.EVEN, True),
+            )
+        ),
+    ],
     ids=str,
 )
 def test_loops_are_neither_serialised_nor_short_of_registers(
-    config: Any, features: Features
+    config: Any, features: Features, splits: SplitKind, packed: bool
 ) -> None:
     resolved = SM90_MLA.resolve(config, features)
-    packed = (False, True) if features.per_batch else (False,)
-    for splits, packed_queries in product((SplitKind.WHOLE, SplitKind.EVEN), packed):
-        compiled_for = replace(resolved, splits=splits, packed_queries=packed_queries)
-        unit = SM90_MLA.unit(config, compiled_for, MEASURED_ARCH)
-        compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
-        assert compiled.resources.notes == ()
-        assert compiled.resources.spill_store_bytes <= (16 if config.defer_values else 0)
+    compiled_for = replace(resolved, splits=splits, packed_queries=packed)
+    unit = SM90_MLA.unit(config, compiled_for, MEASURED_ARCH)
+    compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
+    assert compiled.resources.notes == ()
+    assert compiled.resources.spill_store_bytes <= (16 if config.defer_values else 0)
 
 
 # recipes
@@ -160,7 +176,7 @@ def test_a_recipe_loads_k_alone() -> None:
     assert list(main.maps) == ["q", "k"]
     assert main.maps["q"].box == (64, 64, 1, 1)
     assert main.maps["k"].box == (64, 1, 64, 1)
-    assert recipe.v_in_k
+    assert recipe.refusal is not None
 
 
 def test_partial_results_of_all_heads_are_combined_by_a_second_kernel() -> None:
@@ -235,12 +251,12 @@ def test_other_shapes_are_refused() -> None:
 
 def test_other_architectures_have_no_kernel() -> None:
     with pytest.raises(UnsupportedError, match=r"no kernel runs .* on sm_80: Hopper kernels need"):
-        decide(problem(1, 1024), Where(SMS, ARCHES["sm_80"]))
+        choose(problem(1, 1024), Setting(ARCHES["sm_80"], SMS))
 
 
 def test_two_heads_of_k_have_no_kernel() -> None:
     with pytest.raises(UnsupportedError, match=r"no kernel runs .*: MLA kernels read one head of"):
-        decide(replace(problem(1, 1024), heads_k=2), Where(SMS))
+        choose(replace(problem(1, 1024), heads_k=2), Setting(MEASURED_ARCH, SMS))
 
 
 def test_gradients_on_a_gpu_are_refused() -> None:
@@ -311,14 +327,14 @@ def test_a_call_of_a_given_config_may_ask_for_splits() -> None:
 
 def test_build_compiles_what_decoding_launches() -> None:
     plain, paged = SM90_MLA.built_features()
-    assert plain == decide_features(problem(16, 8192))
-    assert paged == decide_features(problem(16, 8192, seqused_k=True, page_keys=64, pages=2048))
+    assert plain == chosen_features(problem(16, 8192))
+    assert paged == chosen_features(problem(16, 8192, seqused_k=True, page_keys=64, pages=2048))
     (combine,) = SM90_MLA.companions(FULL, MEASURED_ARCH)
     assert combine.name == "combine_bf16_128_heads_128_even_v512"
 
 
-def decide_features(asked: Problem) -> Features:
-    split = decide(asked, Where(SMS)).split
+def chosen_features(asked: Problem) -> Features:
+    split = choose(asked, Setting(MEASURED_ARCH, SMS)).setting.split
     return SM90_MLA.features(FULL, asked, split=split)
 
 

@@ -11,8 +11,9 @@ import torch
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, Where
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.recipe import Setting
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch import plan as plans
@@ -43,11 +44,11 @@ def holding(case: Case) -> HopperWideKernelConfig:
 def stream_k(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
     """The plan of a call whose keys are split evenly among so many CTAs."""
 
-    def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-        kv_splits = KvSplits.even(problem, config.B_c, ctas, 1)
-        return Decision(config, config.default_arch, kv_splits, Rule.GIVEN)
+    def choose(problem: Problem, setting: Setting, **asked: Any) -> Choice:
+        splits = KvSplits.even(problem, config.B_c, ctas, 1)
+        return Choice(config, replace(setting, split=splits), Rule.GIVEN)
 
-    with patch.object(plans, "decide", decide):
+    with patch.object(plans, "choose", choose):
         return Plan(call, config)
 
 

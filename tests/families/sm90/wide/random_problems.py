@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from flash_attention.call.mla import is_mla
+from flash_attention.families.sm90.mla.d_heads import is_mla
 from tests.random_problems.draw import Size, draw
 from tests.random_problems.problem import RandomProblem
 

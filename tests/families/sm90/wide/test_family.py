@@ -14,7 +14,7 @@ from flash_attention import attention, explain, forward
 from flash_attention.arch import ARCHES, MEASURED_ARCH
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Where, decide
+from flash_attention.choose.rules import choose
 from flash_attention.compile import compile_kernel
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
@@ -55,21 +55,21 @@ def test_the_smallest_columns_that_hold_a_problem_are_chosen(
     d: int, d_v: int, columns: tuple[int, int]
 ) -> None:
     asked = problem(4096, 4096, d=d, d_v=d_v)
-    decision = decide(asked, Where(SMS))
-    assert decision.config == replace(FULL, d_head=columns[0], d_v=columns[1])
+    choice = choose(asked, Setting(MEASURED_ARCH, SMS))
+    assert choice.config == replace(FULL, d_head=columns[0], d_v=columns[1])
     assert f"d_head {d} with d_v {d_v}" in SM90_WIDE.why(FULL, asked, None)
 
 
 @pytest.mark.parametrize(("d", "d_v"), [(256, 256), (64, 256), (128, 128)])
 def test_narrower_heads_have_other_kernels(d: int, d_v: int) -> None:
-    decision = decide(problem(4096, 4096, d=d, d_v=d_v), Where(SMS))
-    assert not isinstance(decision.config, type(FULL))
+    choice = choose(problem(4096, 4096, d=d, d_v=d_v), Setting(MEASURED_ARCH, SMS))
+    assert not isinstance(choice.config, type(FULL))
 
 
 def test_one_head_of_k_with_dimensions_of_mla_is_mla_and_several_are_not() -> None:
-    of_one = decide(problem(1, 4096, heads_k=1, d=320, d_v=256), Where(SMS))
-    of_two = decide(problem(1, 4096, heads_k=2, d=320, d_v=256), Where(SMS))
-    assert [type(decision.config).__name__ for decision in (of_one, of_two)] == [
+    of_one = choose(problem(1, 4096, heads_k=1, d=320, d_v=256), Setting(MEASURED_ARCH, SMS))
+    of_two = choose(problem(1, 4096, heads_k=2, d=320, d_v=256), Setting(MEASURED_ARCH, SMS))
+    assert [type(choice.config).__name__ for choice in (of_one, of_two)] == [
         "HopperMlaKernelConfig",
         "HopperWideKernelConfig",
     ]
@@ -81,7 +81,7 @@ def test_one_head_of_k_with_dimensions_of_mla_is_mla_and_several_are_not() -> No
 )
 def test_the_keys_of_decoding_are_split(queries: int, heads_k: int, kind: SplitKind | None) -> None:
     asked = problem(queries, 8192, heads_k=heads_k)
-    kv_splits = decide(asked, Where(SMS)).split
+    kv_splits = choose(asked, Setting(MEASURED_ARCH, SMS)).setting.split
     assert (kv_splits.kind if kv_splits else None) == kind
     if kv_splits:
         assert kv_splits.num_ctas(asked, 1) <= SMS < 2 * kv_splits.num_ctas(asked, 1)
@@ -171,7 +171,7 @@ def test_heads_over_512_are_refused() -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120"])
 def test_other_architectures_are_told_which_gpu_has_a_kernel(arch: str) -> None:
     with pytest.raises(UnsupportedError, match=r"on sm_\d+: head dimensions over 256 need sm_90"):
-        decide(problem(4096, 4096), Where(SMS, ARCHES[arch]))
+        choose(problem(4096, 4096), Setting(ARCHES[arch], SMS))
 
 
 @pytest.mark.parametrize(("d", "d_v", "name"), [(512, 512, "q"), (128, 264, "v")])

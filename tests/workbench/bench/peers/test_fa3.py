@@ -15,9 +15,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.grid import Point
-from flash_attention_workbench.bench.names import FA3_VARIABLE
 from flash_attention_workbench.bench.peers import line_up
-from flash_attention_workbench.bench.peers.fa3 import fa3_forward_arguments, load_fa3
+from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE, fa3_forward_arguments, load_fa3
 
 
 def test_a_library_that_is_not_there_or_none_is_named(

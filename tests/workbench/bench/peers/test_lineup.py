@@ -9,8 +9,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.grid import Point
-from flash_attention_workbench.bench.names import FA3_VARIABLE
 from flash_attention_workbench.bench.peers import PEERS, line_up
+from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 
 SELF = Point(64, False, 64, 1, 2)
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
-from flash_attention.choose import decision
+from flash_attention.choose import rules
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.choose.heuristic import select_config
-from flash_attention.choose.tables import NO_DEVICE, Choice, Device
+from flash_attention.families.recipe import NO_DEVICE, Device, Setting
 from flash_attention_workbench.commands.inspect import subject
 
 
@@ -19,12 +19,12 @@ def test_selected_is_what_attention_runs_here_unless_another_architecture_is_nam
 ) -> None:
     asked: list[Device] = []
 
-    def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool) -> Choice:
+    def choose(problem: Problem, setting: Setting, *, may_tune: bool) -> Choice:
         assert not may_tune
-        asked.append(device)
-        return Choice(select_config(problem, arch), "")
+        asked.append(setting.device)
+        return Choice(select_config(problem, setting.arch), setting, Rule.HEURISTIC)
 
-    monkeypatch.setattr(decision, "choose", choose)
+    monkeypatch.setattr(rules, "choose_from_tables", choose)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(subject, "device_sms", lambda index: 132)

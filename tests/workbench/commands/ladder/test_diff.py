@@ -25,7 +25,7 @@ def test_swizzle_changes_one_field_the_source_and_the_instructions() -> None:
     base, swizzle = get_ladder()[:2]
     printed = invoke("ladder", "diff", "1", "2")
     assert "swizzled: False -> True" in printed
-    assert "+  using Layout = XorSwizzle;" in printed
+    assert "+  using Layout = fa::sm80::layout::XorSwizzle;" in printed
     assert "+struct XorSwizzle {" in printed
     compiled = [compile_config(rung.config, DEFAULT_ARCH) for rung in (base, swizzle)]
     registers = [kernel.resources.registers for kernel in compiled]

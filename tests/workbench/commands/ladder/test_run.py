@@ -15,7 +15,7 @@ from flash_attention.call.features import CAUSAL
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import generate_qkvo
 from flash_attention_workbench.commands.emulated import EmulatedProblem

@@ -49,6 +49,10 @@ class Block:
         """What every instruction writes, and whose old value matters to it."""
         return [defines_and_uses(instruction) for instruction in self.instructions]
 
+    def forget_effects(self) -> None:
+        """Free what only the making of a program asks for, most of what a block takes."""
+        vars(self).pop("effects", None)
+
     @cached_property
     def spins(self) -> bool:
         """Whether it repeats itself, and reads what another CTA may change."""

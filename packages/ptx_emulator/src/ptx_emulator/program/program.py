@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
 from functools import cached_property, lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,7 @@ class Program:
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
+        self._codes: list[CodeType | None] = [None] * len(self.blocks)
         refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
         refusals.sort(key=lambda refusal: refusal.line or 0)
         if refusals:
@@ -81,14 +84,29 @@ class Program:
         self.has_fences = has_fences(kernel.instructions)
         self.special_registers = sorted(layout.special_registers)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
+        for block in self.blocks:
+            block.forget_effects()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make room for the functions, of which there are none yet."""
         self._namespace: dict[str, Any] = {
             "np": np,
             "numerics": numerics,
             "integers": integers,
             "clusters": clusters,
-            **layout.scalars,
+            **self._layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the functions; the code of those for all lanes as bytes."""
+        state = vars(self) | {"_codes": marshal.dumps([self._code(b.index) for b in self.blocks])}
+        return {name: state[name] for name in state.keys() - {"_namespace", "_functions"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _codes=marshal.loads(state["_codes"]))
+        self._prepare()
 
     def live_slots(self, index: int) -> list[int]:
         """The registers whose values at the start of a block matter."""
@@ -150,14 +168,24 @@ class Program:
 
     def _compile(self, index: int, all_lanes: bool) -> BlockFunction:
         emitter = BlockEmitter(self._layout, self.blocks[index], all_lanes=all_lanes)
-        text = self._texts[index] if all_lanes else emitter.source()
-        exec(compile(text, f"<{self.kernel.name}>", "exec"), self._namespace)
+        code = self._code(index) if all_lanes else self._compiled(emitter.source())
+        exec(code, self._namespace)
         function: BlockFunction = self._namespace[emitter.function_name]
         self._functions[index, all_lanes] = function
         return function
 
+    def _code(self, index: int) -> CodeType:
+        """The code that defines the function of a block for all lanes."""
+        code = self._codes[index]
+        if code is None:
+            code = self._codes[index] = self._compiled(self._texts[index])
+        return code
 
-@lru_cache(maxsize=256)
+    def _compiled(self, text: str) -> CodeType:
+        return compile(text, f"<{self.kernel.name}>", "exec")
+
+
+@lru_cache(maxsize=16)  # the largest take 20 MB
 def load_program(ptx: str, entry: str | None = None) -> Program:
     """The program of a kernel; the same text is parsed and compiled once a process."""
     kernels = parse(ptx)

@@ -13,7 +13,8 @@ from flash_attention.attention import attention
 from flash_attention.call.call import Call, Keywords
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention_workbench.bench.grid import Point

@@ -15,7 +15,9 @@ from flash_attention.attention import attention
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch.backward import BackwardPlan, backward_plan_for, compute_gradients
+from flash_attention.launch.compute import compute_gradients
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.grid import Measured, Point
@@ -61,9 +63,9 @@ class GradientCase:
         forward = Call(case.q, case.k, case.v, self.out, **case.keywords)
         return BackwardCall(self.do, forward, self.lse, deterministic=deterministic)
 
-    def plan(self, deterministic: bool = False) -> BackwardPlan:
+    def plan(self, deterministic: bool = False) -> Plan:
         """Return what a backward pass of this case launches."""
-        return backward_plan_for(self.call(deterministic))
+        return plan_for(self.call(deterministic))
 
     def ours(self, name: str, *, deterministic: bool = False) -> Contender:
         """Return the contender that a training call runs."""
@@ -108,7 +110,7 @@ def pass_contender(
     it stores `into` gradients that others may share, or into its own."""
     if not call.do.is_cuda:
         return Contender(name, lambda: compute_gradients(call, config))
-    plan = backward_plan_for(call, config)
+    plan = plan_for(call, config)
     arguments, gradients = plan.prepare(call, into)
 
     def run() -> Gradients:

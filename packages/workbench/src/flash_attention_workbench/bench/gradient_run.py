@@ -48,7 +48,7 @@ def measure_process(
     """Measure ours, these configs and peers that may share a process."""
     of = GradientCase.of(asked.point, asked.dtype, asked.measured, asked.device)
     plan = of.plan()
-    untabled = [select_config(plan.problem, plan.arch)] if asked.heuristic else []
+    untabled = [select_config(plan.problem, plan.choice.setting.arch)] if asked.heuristic else []
     refused: dict[str, str] = {}
     kernels: list[Contender] = []
     for name, config, deterministic in (

@@ -16,8 +16,8 @@ from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import read_text
 from flash_attention_workbench.bench.choices import checked_choice
 from flash_attention_workbench.bench.grid import Point
-from flash_attention_workbench.bench.names import EXAMPLE
 
+EXAMPLE = "batch=4 heads=32 heads_k=8 seq=8192 d=128 causal"
 NUMBERS = {
     "batch": "batch",
     "heads": "heads",

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.heuristic import select_config
-from flash_attention.errors import FlashAttentionError
+from flash_attention.errors import FlashAttentionError, UnsupportedError, quoted
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.records import Count, Positive, Size
 from flash_attention.reference.judge import Check
 from flash_attention_workbench.bench.beside_fa3 import (
     NOTHING,
@@ -38,34 +39,41 @@ COPY_BYTES = 1 << 30  # far more than any L2 holds
 class GridRow:
     """One kernel at one point, and the milliseconds of the peers, measured alternately."""
 
-    d: int
+    d: Size
     causal: bool
-    seq: int
-    batch: int
-    heads: int
+    seq: Size
+    batch: Size
+    heads: Size
     config: str
     selected: bool  # what `attention` chooses here
-    ms: float
-    tflops: float
+    ms: Positive
+    tflops: Positive
     spread: float  # interquartile range, as a fraction of `ms`
     error_ratio: float  # largest error, in units of 16-bit torch's
     ok: bool
-    peers: Mapping[str, float]
-    ratio: float | None  # how many times as fast as the faster rival; None without one
-    heads_k: int = 0
-    seq_q: int = 0
-    window: int = 0
-    lengths: tuple[int, ...] = ()
+    peers: Mapping[str, Positive]
+    ratio: Positive | None  # how many times as fast as the faster rival; None without one
+    heads_k: Count = 0
+    seq_q: Count = 0
+    window: Count = 0
+    lengths: tuple[Size, ...] = ()
     num_splits: int = 1  # KV splits of all tiles; 1 if the keys were not split
-    gbps: float | None = None  # bytes of K and V over the time, where that is the traffic
-    copy_gbps: float | None = None  # read and written by a plain copy, measured alternately
-    full_ms: float | None = None  # of the same kernel choice without the window
-    heuristic_ms: float | None = None  # of the heuristic's choice, measured alternately
+    gbps: Positive | None = None  # bytes of K and V over the time, where that is the traffic
+    copy_gbps: Positive | None = None  # read and written by a plain copy, measured alternately
+    full_ms: Positive | None = None  # of the same kernel choice without the window
+    heuristic_ms: Positive | None = None  # of the heuristic's choice, measured alternately
     measured: str = Measured.FORWARD.name
-    deterministic_ms: float | None = None  # of ours with deterministic=True
-    beside: Mapping[str, float] = field(default_factory=dict)
+    deterministic_ms: Positive | None = None  # of ours with deterministic=True
+    beside: Mapping[str, Positive] = field(default_factory=dict)
     """Milliseconds of ours in the process of a peer, where the peer needs a process of its own. A
     deterministic peer is seen beside our deterministic mode."""
+
+    def __post_init__(self) -> None:
+        if self.measured not in Measured.__members__:
+            known = ", ".join(Measured.__members__)
+            raise UnsupportedError(f"measured is {quoted(self.measured)}; there are {known}")
+        if self.seq_q > self.seq:
+            raise UnsupportedError(f"seq_q {self.seq_q} is more than seq {self.seq}")
 
     def ours_beside(self, peer: str) -> float:
         """The milliseconds of ours that were measured alternately with a peer."""
@@ -153,8 +161,10 @@ def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
         plan = case.plan()
     except FlashAttentionError as error:
         return _Selected(), {OURS: str(error).partition("\n")[0]}
-    by_table_or_heuristic = plan.rule in (Rule.TABLE, Rule.HEURISTIC)
-    heuristic = select_config(plan.problem, plan.arch) if by_table_or_heuristic else None
+    by_table_or_heuristic = plan.choice.rule in (Rule.TABLE, Rule.HEURISTIC)
+    heuristic = (
+        select_config(plan.problem, plan.choice.setting.arch) if by_table_or_heuristic else None
+    )
     return _Selected(_name(plan.config), plan.recipe.num_splits or 1, heuristic), {}
 
 

@@ -13,13 +13,11 @@ import torch
 from flash_attention.errors import UnsupportedError
 from flash_attention.files import (
     FilePath,
-    check_positive,
-    checked_fields,
-    checked_rows,
     naming,
     read_json,
     write_record,
 )
+from flash_attention.records import Positive, Size, read_record
 from flash_attention_workbench.bench.environment import describe
 
 SCHEMA = 1
@@ -33,13 +31,13 @@ class Row:
     number: int | None
     change: str
     config: str | None
-    batch: int
-    seq_len: int
+    batch: Size
+    seq_len: Size
     median_ms: float
     low_ms: float
     high_ms: float
     samples: int
-    tflops: float
+    tflops: Positive
     max_error: float
     allowed_error: float
     causal: bool = False
@@ -113,13 +111,4 @@ def load(path: FilePath) -> Results:
             "measure again with `flash-attention ladder run --json`"
         )
     with naming(path, what):
-        values = checked_fields(data, Results, nested=("rows",))
-        mask = {"causal": values.get("causal", False)}
-        rows = checked_rows(values["rows"], lambda row: _row(mask | row))
-    return Results(**{**values, "rows": rows})
-
-
-def _row(data: dict[str, Any]) -> Row:
-    row = Row(**checked_fields(data, Row))
-    check_positive(batch=row.batch, seq_len=row.seq_len, tflops=row.tflops)
-    return row
+        return read_record(data, Results)

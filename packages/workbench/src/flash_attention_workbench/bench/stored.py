@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.files import (
-    MAX_MEASURED,
-    check_positive,
-    checked_fields,
-    checked_rows,
-    naming,
-    parse_json,
-    read_json,
-    read_text,
+from flash_attention.files import naming, parse_json, read_json, read_text
+from flash_attention.records import (
+    Count,
+    Finite,
+    Positive,
+    Size,
+    read_part,
+    read_record,
+    read_value,
 )
 from flash_attention_workbench.bench.grid import Measured
-from flash_attention_workbench.bench.grid_record import check_facts, grid_rows
+from flash_attention_workbench.bench.grid_record import Grid
 from flash_attention_workbench.bench.grid_run import GridRow
 
 LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
@@ -49,24 +49,44 @@ class EmulatedRow:
     rung: int
     name: str
     arch: str
-    registers: int
+    registers: Size
     spilled_bytes: int
     shared_bytes: int
     ctas_per_sm: int
     limited_by: str
     same_code: bool
     language: str
-    opcodes: Mapping[str, float]
-    mix: Mapping[str, float]
-    emulated: Mapping[str, float]
+    opcodes: Mapping[str, Finite]
+    mix: Mapping[str, Finite]
+    emulated: Mapping[str, Finite]
 
 
 @dataclass(frozen=True)
 class Peaks:
     """What a device reaches: the roofs of a roofline."""
 
-    bf16_matmul_tflops: float
-    copy_tb_s: float
+    bf16_matmul_tflops: Positive
+    copy_tb_s: Positive
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A line of a tuner's store: a config at a problem."""
+
+    config: str
+    ms: Positive | None = None
+    relative: Positive | None = None
+    repeats: Finite | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An entry of a table."""
+
+    config: str
+    heuristic: str
+    ms: Positive
+    heuristic_ms: Positive
 
 
 def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
@@ -133,24 +153,22 @@ def kind_of(record: Any) -> str:
 
 
 def _check_grid(record: Mapping[str, Any]) -> None:
-    check_facts(record)
-    grid_rows(record)
+    read_part(record, Grid)
 
 
 def _check_emulated(record: Mapping[str, Any]) -> None:
-    rows = checked_rows(record["rows"], lambda row: checked_fields(row, EmulatedRow))
-    shape = record.get("shape")
-    if not isinstance(shape, list) or len(shape) != 4:
+    rows = read_value("rows", record["rows"], tuple[EmulatedRow, ...])
+    shape = read_value("shape", record.get("shape"), tuple[Size, ...])
+    read_value("dtype", record.get("dtype"), str)
+    if len(shape) != 4:
         raise UnsupportedError(f"shape is {quoted(shape)}; (batch, seq, heads, d_head) is needed")
-    if not isinstance(record.get("dtype"), str):
-        raise UnsupportedError(f"dtype is {quoted(record.get('dtype'))}; a str is needed")
-    counted = rows[0]["emulated"].keys()
+    counted = rows[0].emulated.keys()
     if missing := _DRAWN - counted:
         raise UnsupportedError(f"{min(missing)!r} is missing of what was emulated")
     for row in rows:
-        _check_counters(row["rung"], row["emulated"], counted)
-        drawn = {name: row["emulated"][name] for name in _DRAWN - {"error"}}
-        check_positive(registers=row["registers"], **drawn)
+        _check_counters(row.rung, row.emulated, counted)
+        for name in _DRAWN - {"error"}:
+            read_value(name, row.emulated[name], Positive)
 
 
 _DRAWN = {
@@ -164,10 +182,10 @@ _DRAWN = {
 
 def _check_profile(record: Mapping[str, Any]) -> None:
     for row in record["rows"]:
-        if type(row.get("rung")) is not int or not isinstance(row.get("name"), str):
-            raise UnsupportedError(f"{quoted(row)} has no rung and name")
+        read_value("name", row.get("name"), str)
         counted = {name: value for name, value in row.items() if name != "name"}
-        _check_counters(row["rung"], counted, record["rows"][0].keys() - {"name"})
+        names = record["rows"][0].keys() - {"name"}
+        _check_counters(read_value("rung", row.get("rung"), int), counted, names)
 
 
 def _check_counters(rung: int, counted: Mapping[str, Any], names: Set[str]) -> None:
@@ -175,52 +193,36 @@ def _check_counters(rung: int, counted: Mapping[str, Any], names: Set[str]) -> N
     if counted.keys() != names:
         raise UnsupportedError(f"rung {rung} has other counters than the first row")
     for name, value in counted.items():
-        if not _is_number(value):
-            raise UnsupportedError(f"{name} of rung {rung} is {quoted(value)}; a number is needed")
+        read_value(f"{name} of rung {rung}", value, Finite)
 
 
 def _check_peaks(record: Mapping[str, Any]) -> None:
-    check_positive(**checked_fields(record["peak"], Peaks))
-    if not isinstance(record.get("device"), str):
-        raise UnsupportedError("it does not say which device it is of")
+    read_record(record["peak"], Peaks)
+    read_value("device", record.get("device"), str)
 
 
 def _check_timings(record: Mapping[str, Any]) -> None:
     for row in record.get("rows", ()):
-        decision = row.get("kind") == "decision"
-        _check_timed(row, words=("winner",) if decision else ("config",), times=())
+        _check_sizes(row)
+        if row.get("kind") == "decision":
+            read_value("winner", row.get("winner"), str)
+        else:
+            read_part(row, Timed)
     for entry in record.get("entries", ()):
-        _check_timed(entry, words=("config", "heuristic"), times=("ms", "heuristic_ms"))
+        _check_sizes(entry)
+        read_part(entry, Chosen)
 
 
-def _check_timed(row: object, words: Iterable[str], times: Iterable[str]) -> None:
-    """What is there of a problem, a config, and how long it took."""
-    if not isinstance(row, dict):
-        raise UnsupportedError(f"{quoted(row)} is no JSON object")
-    problem = row.get("point") or row.get("problem")
-    if not isinstance(problem, dict):
+def _check_sizes(row: object) -> None:
+    """What is there of the problem of a row: `point` in older files."""
+    problem = isinstance(row, Mapping) and (row.get("point") or row.get("problem"))
+    if not isinstance(problem, Mapping):
         raise UnsupportedError(f"{quoted(row)} has no problem")
-    for name, value in problem.items():
-        if name in _SIZES and (type(value) is not int or not 0 <= value <= MAX_MEASURED):
-            raise UnsupportedError(f"{name} is {quoted(value)}; an int from 0 on is needed")
-    for name in words:
-        if not isinstance(row.get(name), str):
-            raise UnsupportedError(f"{name} is {quoted(row.get(name))}; a str is needed")
-    for name in ("ms", "heuristic_ms", "relative", "repeats"):
-        value = row.get(name)
-        if (value is not None or name in times) and not _is_number(value):
-            raise UnsupportedError(f"{name} is {quoted(value)}; a number is needed")
-        if value is not None and name != "repeats":
-            check_positive(**{name: value})
+    for name in _SIZES & problem.keys():
+        read_value(name, problem[name], Count)
 
 
 _SIZES = {"seq_len", "seq", "seq_q", "seq_k", "d_head", "d_v", "d", "batch", "heads", "heads_k"}
-
-
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) <= MAX_MEASURED
-
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     GRID: _check_grid,

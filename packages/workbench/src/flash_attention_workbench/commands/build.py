@@ -5,24 +5,33 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.compile.cache_folder import cache_dir, shown
 from flash_attention.kernel_configs import get_kernel_configs
 from flash_attention_workbench.commands.console import output, progress, report_table
-from flash_attention_workbench.commands.options import parse_arches, pass_named
+from flash_attention_workbench.commands.options import PassOption, parse_arches, pass_named
 from flash_attention_workbench.commands.precompile import Outcome, jobs_of, precompile
 from flash_attention_workbench.cores import usable_cores
 
+SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
+
 
 def build(
-    *,
-    set_name: str | None,
-    pass_: str,
-    arch: str,
-    jobs: int,
+    set_name: Annotated[
+        str | None, typer.Option("--set", help=SET_HELP, show_default=False)
+    ] = None,
+    pass_: PassOption = "forward",
+    arch: Annotated[
+        str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
+    ] = DEFAULT_ARCH.name,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", help="processes; 0 takes one a core", min=0)
+    ] = 0,
 ) -> None:
     """Fill the cache with the kernels of a set, for images and read-only machines."""
     arches = parse_arches(arch)

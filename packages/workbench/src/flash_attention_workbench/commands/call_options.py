@@ -7,21 +7,21 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
+from typing import Annotated, Any, Protocol, get_type_hints
 
+import torch
 import typer
+from torch import Tensor
 
+from flash_attention.call.call import Window
+from flash_attention.call.dtype import DType
+from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.families.sm90.mla.d_heads import is_mla
 from flash_attention.files import write_record
-from flash_attention_workbench.commands.console import json_file, print_report
-from flash_attention_workbench.commands.declared.options import JsonOption
+from flash_attention_workbench.commands.console import print_report
+from flash_attention_workbench.commands.options import JsonOption
 from flash_attention_workbench.text import ReportRow
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from flash_attention.call.call import Window
 
 MAX_ELEMENTS = 1 << 40
 
@@ -82,10 +82,6 @@ class CallShape:
 
     def meta(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v without memory."""
-        import torch
-
-        from flash_attention.call.mla import is_mla
-
         of_q, of_k = (self.batch, self.seq_q, self.heads), (self.batch, self.seq_k, self.heads_k)
         q, k, v = (
             torch.empty(sizes, dtype=dtype, device="meta")
@@ -152,9 +148,6 @@ class CallOptions:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The element type of q, k and v."""
-        from flash_attention.call.results import E4M3
-        from flash_attention.kernel_configs import DType
-
         return E4M3 if self.dtype == "e4m3" else DType.from_string(self.dtype).to_torch_dtype()
 
     @property
@@ -202,9 +195,8 @@ def takes_call(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        with json_file(given["json"]) as given["json"]:
-            options = CallOptions(**{p.name: given.pop(p.name) for p in shared})
-            command(options, **given)
+        options = CallOptions(**{p.name: given.pop(p.name) for p in shared})
+        command(options, **given)
 
     vars(with_options)["__signature__"] = Signature([*shared, *own])
     with_options.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}

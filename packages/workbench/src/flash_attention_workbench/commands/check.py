@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -19,7 +19,7 @@ from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
 from flash_attention_workbench.check import CheckReport
 from flash_attention_workbench.check import check as check_call
-from flash_attention_workbench.commands.call_options import CallOptions, CallShape
+from flash_attention_workbench.commands.call_options import CallOptions, CallShape, takes_call
 from flash_attention_workbench.commands.console import quiet_compiles
 from flash_attention_workbench.commands.emulated import check_size
 from flash_attention_workbench.text import ReportRow
@@ -27,12 +27,19 @@ from flash_attention_workbench.text import ReportRow
 SMALL = "--emulate --shape 1,256,4,2,64"
 
 
+@takes_call
 def check(
     options: CallOptions,
-    seed: int,
-    emulate: bool,
+    seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="run the kernel in the emulator; small shapes")
+    ] = False,
 ) -> None:
-    """Hold the output of `attention` to float64, beside 16-bit torch."""
+    """Hold the output of `attention` to float64, beside 16-bit torch. Exit code 1 if it is wrong.
+
+    q, k and v are random. Where $FLASH_ATTENTION_KERNELS names a set of kernels and --config is
+    left out, every kernel of the set for this data type and head dimension is checked.
+    """
     sizes = options.sizes
     dtype, device = options.torch_dtype, _device(sizes, emulate)
     q, k, v = generate_qkv(

@@ -3,34 +3,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
 
 from flash_attention.errors import FlashAttentionError
 from flash_attention.version import VERSION
 from flash_attention_workbench.commands.cache import cache_app
 from flash_attention_workbench.commands.console import errors, tell
-from flash_attention_workbench.commands.declared.calls import check, explain
-from flash_attention_workbench.commands.declared.computing import Computing
-from flash_attention_workbench.commands.declared.distributed import simulate
-from flash_attention_workbench.commands.declared.kernels import (
-    build,
-    debug,
-    doctor,
-    emulate,
-    inspect,
-)
-from flash_attention_workbench.commands.declared.ladder import ladder_app
-from flash_attention_workbench.commands.declared.measuring import bench, report, tune
 from flash_attention_workbench.commands.interrupt import INTERRUPTED
+from flash_attention_workbench.commands.lazy import LazyGroup
 
 BAD_INPUT = 2  # exit code
 
 
-class _CleanErrors(TyperGroup):
+class _Commands(LazyGroup):
     """Prints an error of this package as one message, without a traceback."""
+
+    places: ClassVar = {
+        "doctor": "doctor:doctor",
+        "explain": "explain:explain",
+        "check": "check:check",
+        "bench": "bench.command:bench",
+        "tune": "tune:tune",
+        "inspect": "inspect.command:inspect",
+        "emulate": "emulate:emulate",
+        "debug": "debug:debug",
+        "report": "report:report",
+        "build": "build:build",
+        "simulate": "simulate:simulate",
+    }
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -48,8 +50,25 @@ class _CleanErrors(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
 
 
+class _LadderCommands(LazyGroup):
+    """What is below `flash-attention ladder`."""
+
+    places: ClassVar = {
+        "list": "ladder.listing:list_rungs",
+        "show": "ladder.show:show",
+        "diff": "ladder.diff:diff",
+        "run": "ladder.run:run",
+    }
+    without_torch = frozenset({"list"})
+
+
+ladder_app = typer.Typer(
+    cls=_LadderCommands,
+    help="The ladder: list it, read a rung, compare two, run it.",
+    no_args_is_help=True,
+)
 app = typer.Typer(
-    cls=_CleanErrors,
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,8 +91,5 @@ def flash_attention(
     """FlashAttention kernels for NVIDIA GPUs, compiled on first use."""
 
 
-COMMANDS = (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build, simulate)
-for command in COMMANDS:
-    app.command(cls=Computing)(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(ladder_app, name="ladder")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import typer
 from rich.markup import escape
@@ -20,6 +22,12 @@ from flash_attention_workbench.commands.console import (
     report_table,
 )
 from flash_attention_workbench.commands.emulated import check_size
+from flash_attention_workbench.commands.options import (
+    ConfigOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+)
 from flash_attention_workbench.debug import Inspection, State
 
 TILES = 16  # cells along each side of the table of output differences
@@ -32,20 +40,31 @@ HOW = {
 
 
 def debug(
-    *,
-    rung: int,
-    key_block: int,
-    row: int,
-    config: str | None,
-    gpu: bool | None,
-    seq: int,
-    heads: int,
-    head: int,
-    d_head: int,
-    dtype: str,
-    seed: int,
+    rung: Annotated[int, typer.Option(help="the rung to look into")] = 16,
+    key_block: Annotated[
+        int, typer.Option(help="counted from 0 in the order the kernel visits them", min=0)
+    ] = 0,
+    row: Annotated[int, typer.Option(help="query row to print, and its block to check", min=0)] = 0,
+    config: ConfigOption = None,
+    gpu: Annotated[
+        bool | None, typer.Option("--gpu/--emulator", help="where to run; the GPU if there is one")
+    ] = None,
+    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
+    heads: HeadsOption = 2,
+    head: Annotated[int, typer.Option(help="the head to look at", min=0)] = 0,
+    d_head: DHeadOption = 128,
+    dtype: DTypeOption = "fp16",
+    seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
 ) -> None:
-    """S, lse, P and O after one key block: the kernel's beside a float64 reference."""
+    """S, lse, P and O after one key block: the kernel's beside a float64 reference.
+
+    The kernel runs as it is, on the keys it has visited up to and including this block, and O and
+    lse are what it stores then. P comes out as O when V is an identity for the keys of this block
+    and 0 for the others, so a mistake in V's way shows in P too, in lse it does not. S follows from
+    both: P has 16 bits, the table says how well S is known.
+
+    Exit code 1 when O or lse is out of tolerance or the emulator found something.
+    """
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     use_gpu = torch.cuda.is_available() if gpu is None else gpu
     if use_gpu and not torch.cuda.is_available():

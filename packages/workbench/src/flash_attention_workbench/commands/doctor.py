@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import typer
 from rich.markup import escape
@@ -12,14 +11,14 @@ from rich.table import Table
 
 from flash_attention.files import write_record
 from flash_attention_workbench.commands.console import output, quiet_compiles, report_table
+from flash_attention_workbench.commands.options import JsonOption
 from flash_attention_workbench.commands.probes import PROBES, Finding, examine
 
 _COLOURS = {"ok": "green", "missing": "yellow", "failed": "bold red"}
 
 
 def doctor(
-    *,
-    json: Path | None,
+    json: JsonOption = None,
 ) -> None:
     """Look at everything a kernel needs; exit code 1 when something essential fails."""
     with quiet_compiles():

@@ -18,9 +18,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.backward import BackwardPlan
-from flash_attention.launch.backward_emulation import emulate_backward_plan
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.gradient_judge import GradientJudge
@@ -119,7 +117,7 @@ class EmulatedProblem:
         compile_unit: CompileUnit | None,
         settings: Settings,
     ) -> EmulatedKernel:
-        plan = BackwardPlan(self.backward_call, config, arch)
+        plan = Plan(self.backward_call, config, arch)
         emulation = emulate_backward_plan(
             plan, self.backward_call, settings, compile_unit=compile_unit
         )

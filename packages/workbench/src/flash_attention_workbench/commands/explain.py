@@ -3,18 +3,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from flash_attention.arch import ARCHES
 from flash_attention.call.results import unit_descales
-from flash_attention_workbench.commands.call_options import CallOptions
+from flash_attention_workbench.commands.call_options import CallOptions, takes_call
 from flash_attention_workbench.commands.console import quiet_compiles
 from flash_attention_workbench.explain import explain as explain_call
 
 
+@takes_call
 def explain(
     options: CallOptions,
-    arch: str | None,
-    num_sms: int | None,
+    arch: Annotated[
+        str | None, typer.Option(help=f"one of {', '.join(ARCHES)}; the GPU here, or sm_90")
+    ] = None,
+    num_sms: Annotated[int | None, typer.Option(help="multiprocessors of that GPU", min=1)] = None,
 ) -> None:
-    """Which kernel `attention` would run, why not others, how it is launched, what bounds it."""
+    """Which kernel `attention` would run, why not others, how it is launched, what bounds it.
+
+    The kernel is compiled and nothing runs; no GPU is needed.
+    """
     with quiet_compiles():
         tensors = options.sizes.meta(options.torch_dtype)
         keywords = options.keywords | unit_descales(tensors[0])

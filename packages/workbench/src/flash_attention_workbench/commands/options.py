@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the options of commands mean: rungs, architectures, numbers. Nothing imports torch."""
+"""Options that several commands take, and what they mean: rungs, architectures, numbers.
+
+Nothing here imports torch, so that `ladder list` does not either.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.call.dtype import DType
@@ -9,6 +17,36 @@ from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass, read_pass
 from flash_attention.ladder import Rung, get_ladder
+
+DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
+DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 or 128")]
+HeadsOption = Annotated[int, typer.Option("--heads", help="heads; a constant of rung 16", min=1)]
+PassOption = Annotated[str, typer.Option("--pass", help="whose kernels: forward or backward")]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", help="a kernel config: its short form, or rung:5; instead of a rung"),
+]
+ArchOption = Annotated[
+    str | None,
+    typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the kernel's own if left out"),
+]
+GridDTypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="fp16 or bf16; the grid's own if left out")
+]
+GridDHeadsOption = Annotated[
+    str | None, typer.Option("--d-head", help="head dimensions, as in 64,128")
+]
+GridMaskOption = Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")]
+GridSeqOption = Annotated[str | None, typer.Option("--seq", help="lengths, as in 1024,8192")]
+CausalOption = Annotated[bool, typer.Option("--causal", help="query i sees no key after it")]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="write what is reported as JSON; - is standard output, which then holds nothing else",
+    ),
+]
 
 
 def ladder_of(

@@ -19,8 +19,8 @@ from flash_attention.errors import FlashAttentionError, KernelConfigError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
-from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.kernels import compile_config, load_unit
+from flash_attention.launch.plan import Plan
 from flash_attention_workbench.child import Note
 from flash_attention_workbench.tune.compiling import Compilers
 from flash_attention_workbench.tune.measurer import Failure
@@ -111,5 +111,5 @@ def _units_beside(job: Job) -> list[Unit]:
     like = torch.empty(shape, dtype=job.config.dtype.to_torch_dtype())
     causal = job.features.mask is MaskKind.CAUSAL
     call = Call(like, like, like, like.clone(), causal=causal)
-    plan = BackwardPlan(BackwardCall(like, call, torch.empty(1, 1, 1)), job.config, job.arch)
+    plan = Plan(BackwardCall(like, call, torch.empty(1, 1, 1)), job.config, job.arch)
     return [step.unit for step in plan.recipe.steps]

@@ -24,7 +24,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.forward import forward
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.device import current_arch
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference import judge as testing
 from flash_attention.version import DISTRIBUTION, UNKNOWN, VERSION

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.families.backward_steps import parse_step_name
@@ -29,10 +32,17 @@ GPU, SEQ_LEN = GPUS[0], 4096
 
 
 def report(
-    *,
-    results: Path | None,
-    out: Path,
-    tuner: Path | None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="the folder of results files; ./results if left out, and where there is none the"
+            " results that come with the package"
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+    tuner: Annotated[
+        Path | None, typer.Option(help="a tuner's store, if it is not in that folder")
+    ] = None,
 ) -> None:
     """One HTML page of everything that was measured: it needs no network and no other file."""
     folder = results or (HERE if HERE.is_dir() else SHIPPED)

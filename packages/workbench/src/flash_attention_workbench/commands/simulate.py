@@ -3,37 +3,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from flash_attention.distributed.cost.estimates import simulate as simulate_schedules
 from flash_attention.distributed.cost.machine import Link, h200
 from flash_attention.distributed.cost.simulator import Estimate
 from flash_attention.files import write_record
 from flash_attention_workbench.commands.console import add_number_columns, output, report_table
+from flash_attention_workbench.commands.options import JsonOption
 
 COLUMNS = ("mesh", "ms", "computing", "communicating", "waiting", "hidden", "GB sent")
 
+H200 = h200()
+
 
 def simulate(
-    *,
-    length: int,
-    gpus: int,
-    heads: int,
-    heads_k: int | None,
-    d: int,
-    batch: int,
-    causal: bool,
-    window: int | None,
-    backward: bool,
-    node: int,
-    bandwidth: float,
-    latency: float,
-    far_bandwidth: float,
-    far_latency: float,
-    json: Path | None,
+    length: Annotated[int, typer.Option(help="rows of the sequence", min=1)] = 1 << 20,
+    gpus: Annotated[int, typer.Option(help="GPUs that it is divided among", min=1)] = 8,
+    heads: Annotated[int, typer.Option(help="heads of q", min=1)] = 32,
+    heads_k: Annotated[
+        int | None, typer.Option(help="heads of k and v; as many as of q if left out", min=1)
+    ] = None,
+    d: Annotated[int, typer.Option("--d", help="head dimension", min=1)] = 128,
+    batch: Annotated[int, typer.Option(help="sequences", min=1)] = 1,
+    causal: Annotated[
+        bool, typer.Option("--causal/--full", help="whether query i sees no key after it")
+    ] = True,
+    window: Annotated[
+        int | None, typer.Option(help="keys that a query sees before its own", min=0)
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward/--forward", help="the pass to simulate")
+    ] = False,
+    node: Annotated[int, typer.Option(help="GPUs of a node", min=1)] = H200.node,
+    bandwidth: Annotated[
+        float, typer.Option(help="of a GPU within its node, GB/s each way", min=0.001)
+    ] = H200.near.gb_s,
+    latency: Annotated[
+        float, typer.Option(help="of a message within a node, microseconds", min=0)
+    ] = H200.near.latency_us,
+    far_bandwidth: Annotated[
+        float, typer.Option(help="of a GPU to other nodes, GB/s each way", min=0.001)
+    ] = H200.far.gb_s,
+    far_latency: Annotated[
+        float, typer.Option(help="of a message between nodes, microseconds", min=0)
+    ] = H200.far.latency_us,
+    json: JsonOption = None,
 ) -> None:
-    """How long each schedule of distributed attention takes, what it moves and what it hides."""
+    """How long each schedule of distributed attention takes, what it moves and what it hides.
+
+    Kernels take the times that were measured on one H200. The links are assumptions. Nothing runs.
+    """
     machine = replace(
         h200(node), near=Link(bandwidth, latency), far=Link(far_bandwidth, far_latency)
     )
@@ -53,7 +77,11 @@ def simulate(
         rows = [asdict(estimate) | {"hidden": estimate.hidden} for estimate in found]
         write_record(json, {"machine": machine.name, "length": length, "gpus": gpus, "rows": rows})
     pass_ = "backward" if backward else "forward"
-    table = report_table("schedule", title=f"{gpus} x {machine.name}, {length:,} rows, {pass_}")
+    _print(f"{gpus} x {machine.name}, {length:,} rows, {pass_}", found)
+
+
+def _print(title: str, found: Iterable[Estimate]) -> None:
+    table = report_table("schedule", title=title)
     add_number_columns(table, COLUMNS)
     for estimate in found:
         table.add_row(estimate.schedule, *_cells(estimate))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -20,27 +20,45 @@ from flash_attention_workbench.commands.console import (
     report_table,
 )
 from flash_attention_workbench.commands.interrupt import INTERRUPTED
-from flash_attention_workbench.commands.options import numbers_of, pass_named
+from flash_attention_workbench.commands.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+    PassOption,
+    numbers_of,
+    pass_named,
+)
 from flash_attention_workbench.tune import run
-from flash_attention_workbench.tune.points import problems_of
+from flash_attention_workbench.tune.points import TUNABLE, problems_of
 from flash_attention_workbench.tune.store import default_store
 
 
 def tune(
-    *,
-    table: Path,
-    grid: str,
-    dtype: str | None,
-    d_head: str | None,
-    causal: bool | None,
-    seq: str | None,
-    store: Path | None,
-    budget: float,
-    family: str | None,
-    pass_: str,
-    deterministic: bool,
+    table: Annotated[Path, typer.Option(help="the table to write, or to add to")],
+    grid: Annotated[
+        str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
+    ] = "fa3",
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
+    store: Annotated[
+        Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
+    family: Annotated[
+        str | None, typer.Option(help="sm80 or sm90: whose kernels; those of this GPU if left out")
+    ] = None,
+    pass_: PassOption = "forward",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="for gradients with the same bits in every run")
+    ] = False,
 ) -> None:
-    """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
+    """Find the fastest kernel for every problem of a grid, and write a table to choose by.
+
+    $FLASH_ATTENTION_KERNELS names the set that is tried: autotune unless set, progression, or all.
+    """
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
     masks = None if causal is None else (causal,)
     element = DType.from_string(dtype) if dtype else None
@@ -53,36 +71,34 @@ def tune(
     }
     asked = set(problems_of(grid, pass_=pass_named(pass_), **part))
     kept = default_store() if store is None else store
+    part |= {"pass_": pass_, "table": table, "store": kept, "budget": budget, "family": family}
+    try:
+        tuned = _tuned(grid, len(asked), **part)
+    except KeyboardInterrupt:
+        _say_interrupted(kept, table)
+        raise typer.Exit(INTERRUPTED) from None
+    entries = [entry for entry in tuned.entries if entry.problem in asked]
+    output.print(_listing(tuned, entries))
+    if left := len(asked) - len(entries):
+        output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
+    output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _tuned(grid: str, problems: int, **how: Any) -> Table:
+    """The table that a run writes, while a bar says how far it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task("tuning", total=len(asked))
+        task = bar.add_task("tuning", total=problems)
 
         def report(at: run.Progress) -> None:
             minutes, seconds = divmod(round(at.seconds_left), 60)
             best = f"best {at.gain:.3f}x, at most {minutes}:{seconds:02} left"
             bar.update(task, description=f"{at.problem}: {best}", completed=at.number - 1)
 
-        try:
-            tuned = run.tune(
-                grid,
-                **part,
-                pass_=pass_,
-                table=table,
-                store=kept,
-                budget=budget,
-                family=family,
-                report=report,
-                tell=lambda line: output.print(line, highlight=False, soft_wrap=True),
-            )
-        except KeyboardInterrupt:
-            bar.stop()
-            _say_interrupted(kept, table)
-            raise typer.Exit(INTERRUPTED) from None
-    entries = [entry for entry in tuned.entries if entry.problem in asked]
-    output.print(_listing(tuned, entries))
-    if left := len(asked) - len(entries):
-        output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
-    output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+        def tell(line: str) -> None:
+            output.print(line, highlight=False, soft_wrap=True)
+
+        return run.tune(grid, **how, report=report, tell=tell)
 
 
 def _say_interrupted(kept: Path, table: Path) -> None:

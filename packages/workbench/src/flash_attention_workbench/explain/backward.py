@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,12 +15,11 @@ from flash_attention.call.backward_checks import views_of_pass
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.choose.decision import Where
+from flash_attention.choose.rules import choose
 from flash_attention.families.backward_args import SEMAPHORE_ROWS, stat_rows
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting, workspace_bytes
-from flash_attention.families.registry import family_of
-from flash_attention.launch.backward import decide_backward
+from flash_attention.kernel_configs import config_for
 from flash_attention.ops import BackwardOptions
 from flash_attention_workbench.explain.launch import Launch
 from flash_attention_workbench.explain.refusals import Refusal, refusals_of, rule_of
@@ -105,27 +104,28 @@ def explain_backward(
     problem: Problem,
     views: Sequence[TensorView],
     options: BackwardOptions,
-    where: Where,
+    setting: Setting,
 ) -> BackwardExplanation:
     """Explain the backward pass of a checked call. `views` are of q, k, v and the output."""
     wanted = _wanted(call)
     deterministic = options.deterministic or torch.are_deterministic_algorithms_enabled()
     given = BackwardProblem.of_pass(problem, wanted, deterministic)
-    decision = decide_backward(given, options.config, where)
-    config, arch, num_sms = decision.config, decision.arch, where.num_sms
     of_pass = views_of_pass(call, views)
-    setting = Setting(arch, num_sms)
-    recipe = family_of(config).recipe(config, given, of_pass, setting)
+    config = None if options.config is None else config_for(options.config, given, of_pass)
+    choice = choose(given, replace(setting, return_lse=False), of_pass, config=config)
+    recipe = choice.recipe(given, of_pass)
     return BackwardExplanation(
-        config=config,
-        rule=rule_of(decision, given),
+        config=choice.config,
+        rule=rule_of(choice, given),
         wanted=wanted,
         deterministic=deterministic,
         repeats=deterministic
         or SUMS not in recipe.scratch
         or not ORDERED.isdisjoint(recipe.scratch),
-        refused=refusals_of(decision, given, of_pass, num_sms, None),
-        launches=() if given.idle else tuple(Launch.of(step, arch) for step in recipe.steps),
+        refused=refusals_of(choice, given, of_pass, None),
+        launches=()
+        if given.idle
+        else tuple(Launch.of(step, setting.arch) for step in recipe.steps),
         scratch=tuple(
             Scratch(name, size, _formula(name, given, size))
             for name, size in recipe.scratch.items()

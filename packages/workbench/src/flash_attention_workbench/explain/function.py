@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
-from flash_attention.attention import Asked, asked, attention
+from flash_attention.attention import Arguments, attention, read_arguments
 from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
-from flash_attention.call.tensors import check_differentiable
-from flash_attention.choose.decision import Where, decide
-from flash_attention.choose.tables import NO_DEVICE, Device
+from flash_attention.choose.rules import choose
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.padding import naming_padding, needs_padding, padded
+from flash_attention.families.recipe import NO_DEVICE, Device, Setting
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
 from flash_attention_workbench.explain.backward import explain_backward
@@ -61,13 +61,15 @@ def explain(
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
-    told = asked("explain", q, k, v, keywords)
+    told = read_arguments("explain", q, k, v, keywords)
     check_switch("gradients", gradients)
-    with naming_padding(told.call):
+    with naming_padding(told[0]):
         return _explained(told, arch, num_sms, bool(gradients))
 
 
-def _explained(told: Asked, arch: str | None, num_sms: int | None, gradients: bool) -> Explanation:
+def _explained(
+    told: Arguments, arch: str | None, num_sms: int | None, gradients: bool
+) -> Explanation:
     call, given, validate, backward = told
     q, v = call.q, call.v
     call = padded(call) if needs_padding(q, v) else call
@@ -76,30 +78,30 @@ def _explained(told: Asked, arch: str | None, num_sms: int | None, gradients: bo
         check_differentiable(call)
         call = call._replace(return_lse=True)
     problem, views = check_call(call, device=CPU)
-    config = None if given is None else config_for(given, problem)
+    config = None if given is None else config_for(given, problem, views)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
     if validate and not q.is_meta:
         check_lengths(problem, call)
     known_sms = sms or 1  # on architectures without a measured GPU no kernel depends on it
     device = _device(q.device, gpu, asked_for=arch is not None or num_sms is not None)
-    where = Where(known_sms, target, device)
-    decision = decide(problem, where, config=config, split_keys=call.split_keys)
-    recipe = decision.recipe(problem, views, known_sms, return_lse=call.return_lse)
+    setting = Setting(target, known_sms, bool(call.return_lse), device=device)
+    choice = choose(problem, setting, views, config=config, split_keys=call.split_keys)
+    recipe = choice.recipe(problem, views)
     return Explanation(
         problem=problem,
         arch=target,
         num_sms=sms,
         gpu=gpu,
         torch_computes=q.is_cpu and config is None,
-        config=decision.config,
-        rule=rule_of(decision, problem),
+        config=choice.config,
+        rule=rule_of(choice, problem),
         features=tuple(recipe.features.words()),
-        refused=refusals_of(decision, problem, views, known_sms, call.split_keys),
+        refused=refusals_of(choice, problem, views, call.split_keys),
         launches=() if problem.idle else tuple(map(Launch.of, recipe.steps, repeat(target))),
         num_splits=recipe.num_splits,
         tiles=recipe.tiles,
         work=work_of(problem, call),
-        backward=explain_backward(call, problem, views, backward, where) if trained else None,
+        backward=explain_backward(call, problem, views, backward, setting) if trained else None,
     )
 
 

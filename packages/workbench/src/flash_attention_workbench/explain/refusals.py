@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.choose.decision import Decision, Rule
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import AnyFamily, families_for, family_of
 
 
@@ -23,60 +22,55 @@ class Refusal:
 
 
 def refusals_of(
-    decision: Decision,
+    choice: Choice,
     problem: Problem,
     views: Sequence[TensorView],
-    num_sms: int,
     split_keys: int | None,
 ) -> tuple[Refusal, ...]:
     """List what else was considered: nothing if the caller gave the config."""
-    if decision.rule is Rule.GIVEN:
+    if choice.rule is Rule.GIVEN:
         return ()
     refused = []
-    chosen = family_of(decision.config)
+    chosen, setting = family_of(choice.config), choice.setting
     for family in families_for(problem, chosen.pass_):
-        short = family.choose_split(problem, decision.arch, num_sms, split_keys)
-        if isinstance(short, str) and family.splits_keys:
-            refused.append(Refusal("split-KV", short))
+        decode = family.choose_split(problem, setting.arch, setting.num_sms, split_keys)
+        if isinstance(decode, str) and family.splits_keys:
+            refused.append(Refusal("split-KV", decode))
         if family is not chosen:
-            why = _why_not(family, decision, problem, views, num_sms)
+            why = _why_not(family, choice, problem, views)
             refused.append(Refusal(family.config_type.__name__, why))
     return tuple(refused)
 
 
 def _why_not(
-    family: AnyFamily,
-    decision: Decision,
-    problem: Problem,
-    views: Sequence[TensorView],
-    num_sms: int,
+    family: AnyFamily, choice: Choice, problem: Problem, views: Sequence[TensorView]
 ) -> str:
-    config = family.heuristic(problem, decision.arch)
+    config = family.heuristic(problem, choice.setting.arch)
     if isinstance(config, str):
         return config
     try:
-        family.recipe(config, problem, views, Setting(decision.arch, num_sms))
+        family.recipe(config, problem, views, replace(choice.setting, split=None))
     except UnsupportedError as error:
         return str(error)
-    return f"it would run, but {_preferred(family, decision)}"
+    return f"it would run, but {_preferred(family, choice)}"
 
 
-def _preferred(family: AnyFamily, decision: Decision) -> str:
+def _preferred(family: AnyFamily, choice: Choice) -> str:
     """Say what was preferred to the kernels of a family."""
-    if decision.rule is Rule.TABLE:
+    if choice.rule is Rule.TABLE:
         return "a table names another kernel for this problem"
-    chosen = family_of(decision.config)
+    chosen = family_of(choice.config)
     if chosen.name != family.name:
         return "the kernels of a newer architecture are preferred"
     return f"{chosen.config_type.__name__} kernels are preferred, which {chosen.strength}"
 
 
-def rule_of(decision: Decision, problem: Problem) -> str:
+def rule_of(choice: Choice, problem: Problem) -> str:
     """Say what chose the config, and on what grounds."""
-    rule: str = decision.rule.value
-    if decision.rule is Rule.GIVEN:
+    rule: str = choice.rule.value
+    if choice.rule is Rule.GIVEN:
         return rule
-    if decision.rule is Rule.TABLE:
-        return f"{rule}: {decision.reason}"
-    config = decision.config
-    return f"{rule}: {family_of(config).why(config, problem, decision.split)}"
+    if choice.rule is Rule.TABLE:
+        return f"{rule}: {choice.reason}"
+    config = choice.config
+    return f"{rule}: {family_of(config).why(config, problem, choice.setting.split)}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.mla.d_heads import is_mla
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def work_of(problem: Problem, call: Call) -> Work:
     entries = Counter(zip(queries, keys, strict=True))
     seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
     columns, rows = problem.d_head + problem.d_v, problem.heads * sum(queries)
-    of_key = problem.d_head if problem.mla else columns
+    of_key = problem.d_head if is_mla(problem.d_head, problem.d_v) else columns
     num_bytes = problem.d_head * rows * problem.dtype.itemsize
     num_bytes += of_key * problem.heads_k * sum(keys) * (problem.kv_dtype or problem.dtype).itemsize
     num_bytes += problem.d_v * rows * problem.output_dtype.itemsize

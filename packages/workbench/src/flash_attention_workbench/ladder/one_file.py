@@ -1,43 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel as one file that reads from top to bottom: its config, and what it needs of its headers.
+"""A kernel as one file: its headers in order, less the definitions that it does not use.
 
-The headers are parsed, specialised to the config, and printed in sections. The compiler makes the
-same machine code of the file as of the translation unit.
+Every line is a line of a header or of the translation unit. The headers are formatted, so that a
+definition starts and ends where the brackets around it are closed, and its name can be read off.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from textwrap import fill, indent
 
 from flash_attention.compile.includes import include_closure
-from flash_attention_workbench.ladder.concrete import make_concrete
-from flash_attention_workbench.ladder.flatten import OUTERMOST, flatten
-from flash_attention_workbench.ladder.fold import specialise
-from flash_attention_workbench.ladder.layout import UNROLL, Layout, paragraphs, rows
-from flash_attention_workbench.ladder.parse import CLASS, MACRO, STATEMENTS, Item, parse_file
-from flash_attention_workbench.ladder.program import CONFIG, INSTRUCTIONS, Program, mentions
-from flash_attention_workbench.ladder.reach import Reach
-from flash_attention_workbench.ladder.tokens import text_of
 
-_LICENSE = "// SPDX-License-Identifier: Apache-2.0"
-_UNIT = "unit"
-_ENTRY = re.compile(r"\b(flash_(?:forward|backward))_\w+(?=\()")
-_SECTIONS = {
-    "numbers and arguments": ("fa/core", "fa/forward_args", "fa/backward_args"),
-    "instructions": ("fa/ptx/",),
-    "softmax": ("fa/attn/", "fa/dtype"),
-    "tiles": (),  # all others
-    "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/", "/verbs.cuh"),
-    "the kernel": (
-        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/"),
-        *("/backward.cuh", "/block.cuh", "/key_warpgroup.cuh", _UNIT),
-    ),
-}
-"""In this order; a declaration is in the section that a part of its header's name or of its
-namespaces stands for."""
-_RULE = 100  # columns of a heading
-_APART = 16  # lines of a declaration that has an empty line before and after it
+_LICENSE = "// SPDX-License-Identifier: Apache-2.0\n"
+_UNIT = "the config, and the kernel"  # the heading of what comes after the headers
+_COLUMNS = 100
+_ENTRY = re.compile(
+    r'^(extern "C".*)\n(flash_(?:forward|backward))_\w+\(\n([^{]*)\) {\n', re.MULTILINE
+)
+_ALIGNED = 5  # parameters at most that clang-format puts under each other
+_NO_BREAK = "\xa0"
+_LEAD = re.compile(r"\A(?://.*\n)*")  # what a header says of itself
+_DIRECTIVE = re.compile(r"^#(?:pragma once|include).*\n", re.MULTILINE)
+_ASSERTION = re.compile(r"^ *static_assert\(([^;]*)\);\n", re.MULTILINE)
+_CONCEPT = re.compile(r"^concept (\w+)", re.MULTILINE)
+_CHECKER = "check_slots"  # the functions that hold a config to the concepts
+_NO_CODE = re.compile(r'//.*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"')
+_NAMESPACE = re.compile(r"namespace ([\w:]+) {")
+_TEMPLATE = re.compile(r"\s*template <(?:[^<>]|<[^<>]*>)*>\s*")
+_NAME = re.compile(r"(?!alignas|__launch_bounds__)\b([\w:]+)(<[^()]*>)?\s*(?:[({=;]|:\s)")
+_PATH = re.compile(r"(?<![\w.:>])(?:\w+::(?:template )?)*[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A function, class, alias, constant, concept or macro, with the comment above it."""
+
+    header: str
+    space: str  # the namespace
+    text: str
+
+    @cached_property
+    def code(self) -> str:
+        return _NO_CODE.sub("", self.text)
+
+    @cached_property
+    def name(self) -> str:
+        """With the namespace, such as fa::attn::mask::Full."""
+        return _inside(self.space, self._head[1])
+
+    @cached_property
+    def arguments(self) -> str:
+        """Those that the template is specialised for."""
+        return self._head[2] or "" if self.code.strip().startswith("template <>") else ""
+
+    @cached_property
+    def _head(self) -> re.Match[str]:
+        code = self.code.strip().removeprefix("#define ")
+        found = _NAME.search(_TEMPLATE.sub("", code, count=1))
+        assert found, self.text
+        return found
+
+    def mentions(self, code: str, defined: set[str]) -> set[str]:
+        """The definitions that `code`, a part of this one, names: of each name the nearest."""
+        names = self.space.split("::")
+        around = ["::".join(names[:count]) for count in range(len(names), -1, -1)]
+        found = set()
+        for path in set(_PATH.findall(code)):
+            parts = path.replace("template ", "").split("::")
+            for count in range(1, len(parts) + 1):
+                places = (_inside(space, "::".join(parts[:count])) for space in around)
+                found.update(next(([place] for place in places if place in defined), []))
+        return found
 
 
 def one_file(unit: str, title: Sequence[str] = ()) -> str:
@@ -45,136 +82,96 @@ def one_file(unit: str, title: Sequence[str] = ()) -> str:
 
     In a file of its own it needs no config in its name.
     """
-    unit = _ENTRY.sub(r"\1_kernel", unit)
-    texts = {**include_closure(unit), _UNIT: unit}
-    program = Program([item for name in texts for item in parse_file(texts[name], name)])
-    reach = specialise(program)
-    flatten(program, reach)
-    make_concrete(program, reach)
-    _shorten_arguments(program, reach)
-    layout = Layout(lambda i: i.kind in STATEMENTS or i in reach.kept, apart=program.config)
-    lines = [
-        _LICENSE,
-        *(line for sentence in title for line in paragraphs([f"// {sentence}"])),
-        "",
-        f'#define {UNROLL} _Pragma("unroll")',
-        f"namespace {OUTERMOST} {{",
-        "",
-        *_config(program, layout),
-        *_sections(_ordered(program, reach), layout),
-        "",
-        f"}}  // namespace {OUTERMOST}",
+    texts = {**include_closure(unit), _UNIT: _ENTRY.sub(_short_entry, unit)}
+    checks = [_CHECKER, *_CONCEPT.findall("".join(texts.values()))]
+    check = re.compile(rf"\b(?:{'|'.join(checks)})\b")
+    definitions = [
+        definition
+        for header, text in texts.items()
+        for definition in _definitions(header, _without_checks(_LEAD.sub("", text), check))
     ]
-    return "\n".join(lines) + "\n"
+    leads = {name: _LEAD.findall(texts[name])[0].removeprefix(_LICENSE) for name in texts}
+    leads[_UNIT] = ""
+    head = [_LICENSE, *(f"// {sentence}\n" for sentence in title)]
+    return "".join((*head, *_sections(_reached(definitions), leads)))
 
 
-def _config(program: Program, layout: Layout) -> list[str]:
-    """`struct Config`, after the names of the variants that it binds."""
-    declared = []
-    for variant in dict.fromkeys(program.slots.values()):
-        if layout.keeps(variant):
-            end = next(i for i, token in enumerate(variant.head) if token.text in variant.names)
-            declared.append(f"{text_of(variant.head[: end + 1])};")
-    return [*rows(declared), *layout.lines(program.config)]
+def _inside(space: str, name: str) -> str:
+    return f"{space}::{name}" if space else name
 
 
-def _sections(items: list[Item], layout: Layout) -> list[str]:
-    """The declarations under their headings, the instructions in their own namespace."""
-    lines: list[str] = []
-    section = space = ""
-    before: Item | None = None
-    height = 0  # of the one before, with its comments
-    headers = {_UNIT}  # whose comment was given
-    for item in items:
-        inside = INSTRUCTIONS if item.path[-1:] == (INSTRUCTIONS,) or item.kind == MACRO else ""
-        if space and (inside != space or _section(item) != section):
-            lines.append(f"}}  // namespace {space}")
-            space, before = "", None
-        if _section(item) != section:
-            section, before = _section(item), None
-            lines += ["", f"// ---- {section} ".ljust(_RULE, "-")]
-        if inside != space:
-            lines.append(f"namespace {inside} {{")
-            space, before = inside, None
-        if item.source not in headers:
-            headers.add(item.source)
-            item.lead = item.lead or item.about
-        here = layout.lines(item)
-        if before and max(height, len(here)) > _APART:
-            lines.append("")
-        height = len(here)
-        layout.add(lines, here, before, item)
-        before = item
-    return lines
+def _short_entry(entry: re.Match[str]) -> str:
+    """The first lines of the kernel with a short name, as clang-format breaks them."""
+    parameters = [line.strip() for line in entry[3].splitlines()]
+    name = f"{entry[2]}_kernel("
+    if len(parameters) > _ALIGNED:
+        words = " ".join(parameter.replace(" ", _NO_BREAK) for parameter in parameters)
+        rows = indent(fill(words, _COLUMNS - 4), "    ").replace(_NO_BREAK, " ")
+        return f"{entry[1]} {name}\n{rows}) {{\n"
+    rows = ("\n    " + " " * len(name)).join(parameters)
+    return f"{entry[1]}\n    {name}{rows}) {{\n"
 
 
-def _section(item: Item) -> str:
-    if item.source == _UNIT and item.kind in {CLASS, MACRO}:
-        return "instructions"
-    if item.source.startswith("fa/ptx/") and item.path[-1:] != (INSTRUCTIONS,):
-        return "numbers and arguments"
-    place = f"{item.source} {'/'.join((*item.path, ''))}"
-    found = (title for title, parts in _SECTIONS.items() if any(part in place for part in parts))
-    return next(found, "tiles")
+def _without_checks(text: str, check: re.Pattern[str]) -> str:
+    """The code without assertions that a variant is one of its slot."""
+    kept = _ASSERTION.sub(lambda found: "" if check.search(found[1]) else found[0], text)
+    return _DIRECTIVE.sub("", kept)
 
 
-def _ordered(program: Program, reach: Reach) -> list[Item]:
-    """Sections one after the other, but nothing before what it needs."""
-    titles = list(_SECTIONS)
-    kept = [
-        item
-        for item in program.items
-        if item in reach.kept and item is not program.config and not item.is_using_declaration
-    ]
-    variants = {variant.names[0] for variant in program.slots.values()}
-    placed: dict[Item, None] = {}
-    begun: set[Item] = set()
-
-    def place(item: Item) -> None:
-        if item in begun:
-            return
-        begun.add(item)
-        names = _needed(item, program, reach)
-        if item.path[-1:] == (INSTRUCTIONS,):
-            names -= variants  # that they are declared is enough
-        for other in kept:
-            if names & set(other.names):
-                place(other)
-        placed[item] = None
-
-    for item in sorted(kept, key=lambda item: titles.index(_section(item))):
-        place(item)
-    return list(placed)
+def _definitions(header: str, text: str) -> Iterator[_Definition]:
+    """What is defined at the top level of a header, in order; its assertions define nothing."""
+    space, lines, depth = "", "", 0
+    for line in text.splitlines(keepends=True):
+        code = _NO_CODE.sub("", line).strip()
+        if not depth and (opened := _NAMESPACE.match(code)):
+            space, lines = opened[1], ""
+        elif not depth and code == "}":
+            space, lines = "", ""
+        else:
+            lines += line
+            depth += sum(code.count(mark) for mark in "([{")
+            depth -= sum(code.count(mark) for mark in ")]}")
+            macro = code.startswith("#") and not code.endswith("\\")
+            if not depth and (macro or code.endswith((";", "}"))):
+                if not lines.lstrip().startswith("static_assert("):
+                    yield _Definition(header, "" if macro else space, lines)
+                lines = ""
 
 
-def _needed(item: Item, program: Program, reach: Reach) -> set[str]:
-    """The names that have to be declared before a declaration."""
-    found = mentions(item)
-    own = {CONFIG, *item.names, *item.template_parameters}
-    names = {mention.name for mention in found if mention.qualifier is None} - own
-    names |= {mention.name for mention in found if mention.qualifier in program.namespaces}
-    names |= {
-        program.slots[mention.name].names[0]
-        for mention in found
-        if mention.qualifier == CONFIG and mention.name in program.slots
-    }
-    if item.kind == CLASS:
-        for member in item.body or ():
-            if member in reach.kept:
-                names |= _needed(member, program, reach)
-    return names
+def _reached(definitions: Sequence[_Definition]) -> list[_Definition]:
+    """The kernel, which is the last, and all that it needs, in the given order."""
+    defined = {definition.name for definition in definitions}
+    reached = {definitions[-1].name}
+    kept: set[_Definition] = set()
+    while new := [
+        definition
+        for definition in definitions
+        if definition not in kept
+        and definition.name in reached
+        and definition.mentions(definition.arguments, defined) <= reached
+    ]:
+        kept.update(new)
+        for definition in new:
+            reached |= definition.mentions(definition.code, defined)
+    return [definition for definition in dict.fromkeys(definitions) if definition in kept]
 
 
-def _shorten_arguments(program: Program, reach: Reach) -> None:
-    """Arguments that this kernel does not look at keep their place, not their comments."""
-    structs = [s for token in program.entry.head for s in program.classes.get(token.text, ())]
-    for struct in structs:
-        structs += [
-            base
-            for token in struct.head
-            for base in program.classes.get(token.text, ())
-            if base is not struct
-        ]
-        for field in struct.body or ():
-            if not reach.of_objects & set(field.names):
-                field.trail = ""
+def _sections(definitions: Sequence[_Definition], leads: dict[str, str]) -> Iterator[str]:
+    """The definitions of every header under its name and its comment, in their namespaces."""
+    header = space = ""
+    for definition in definitions:
+        new = definition.header != header
+        if space and (new or definition.space != space):
+            yield f"\n}}  // namespace {space}\n"
+            space = ""
+        if new:
+            header = definition.header
+            yield f"\n{f'// ---- {header} '.ljust(_COLUMNS, '-')}\n{leads[header]}"
+        opens = definition.space != space
+        if opens:
+            space = definition.space
+            yield f"\nnamespace {space} {{\n"
+        text = definition.text.lstrip("\n")
+        yield "\n" + text if new or opens or text != definition.text else text
+    if space:
+        yield f"\n}}  // namespace {space}\n"

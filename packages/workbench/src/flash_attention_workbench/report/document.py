@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page: its sections between a heading and a line of contents, style and script inside."""
+"""The page: its sections in the template `assets/page.html`, with style and script inside."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
 from flash_attention_workbench.bench.stored import Stored
 from flash_attention_workbench.report.headline import headline
-from flash_attention_workbench.report.markup import Markup, element, join
+from flash_attention_workbench.report.markup import Markup
 from flash_attention_workbench.report.rungs import RungText, backward_ladder, forward_ladder
-from flash_attention_workbench.report.section import Section
 from flash_attention_workbench.report.sections.counters import counters_section
 from flash_attention_workbench.report.sections.environment import environment_section
 from flash_attention_workbench.report.sections.gradients import gradients_section
@@ -23,7 +24,13 @@ from flash_attention_workbench.report.sections.roofline import roofline_section
 from flash_attention_workbench.report.sections.shapes import shapes_section
 
 TITLE = "flash_attention, measured"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_ASSETS = files("flash_attention_workbench.report") / "assets"
+_TEMPLATES = Environment(
+    loader=FunctionLoader(lambda name: (_ASSETS / name).read_text()),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+)
 
 
 @dataclass(frozen=True)
@@ -53,38 +60,11 @@ def render_page(
     others = others_section(stored, measured)
     shown = [*measured, *([others] if others else [])]
     sections = [*shown, environment_section(stored, shown)]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("title", TITLE),
-        element("style", _asset("style.css")),
-    )
-    body = element(
-        "body",
-        element("a", "Skip to the charts", href="#main", class_="skip"),
-        element("header", element("h1", TITLE), headline(stored), _contents(sections)),
-        element("main", *map(_section, sections), id="main"),
-        element("div", id="tip", role="status", hidden=True),
-        element("script", _asset("script.js")),
-    )
-    text = f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    page = _TEMPLATES.get_template("page.html")
+    text = page.render(title=TITLE, headline=headline(stored), sections=sections, asset=_asset)
     return Page(text, tuple(section.missing for section in measured if section.missing))
 
 
-def _section(section: Section) -> Markup:
-    title = element("h2", section.title, id=section.anchor)
-    inside = section.body or element("p", section.missing, class_="missing")
-    return element("section", title, inside, aria_labelledby=section.anchor)
-
-
-def _contents(sections: Sequence[Section]) -> Markup:
-    links = [element("a", one.title, href=f"#{one.anchor}") for one in sections]
-    return element("nav", join(links), aria_label="Sections")
-
-
 def _asset(name: str) -> Markup:
-    text = (files("flash_attention_workbench.report") / "assets" / name).read_text()
-    return Markup("\n" + text.partition("*/\n")[2])
+    """A file without its licence, which stands in its first line."""
+    return Markup("\n" + (_ASSETS / name).read_text().partition("*/\n")[2])

@@ -10,11 +10,10 @@ from flash_attention_workbench.bench.comparison import compare
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals
 from flash_attention_workbench.bench.stored import GRID, LADDER, Stored, newest, of_kind
-from flash_attention_workbench.report.markup import Markup, element
 from flash_attention_workbench.report.sections.gradients import gradient_views
 
 
-def headline(stored: Sequence[Stored]) -> Markup:
+def headline(stored: Sequence[Stored]) -> list[tuple[str, str]]:
     """What the results come to: the mean multiple, the fastest point, the height of the ladder."""
     figures = []
     grids = of_kind(stored, GRID)
@@ -27,20 +26,20 @@ def headline(stored: Sequence[Stored]) -> Markup:
                 f"times as fast as the faster of {rivals()}: geometric mean of {len(rows)} "
                 f"{dtype} points, {device}"
             )
-            figures.append(_figure(f"{mean:.2f}", words))
+            figures.append((f"{mean:.2f}", words))
         fastest = max((row for row in rows if row.ok), key=lambda row: row.tflops)
         mask = "causal" if fastest.causal else "no mask"
         words = (
             f"TFLOP/s at the fastest point: d {fastest.d}, {mask}, {fastest.seq:,} rows, {dtype}"
         )
-        figures.append(_figure(f"{fastest.tflops:.0f}", words))
+        figures.append((f"{fastest.tflops:.0f}", words))
     for view in gradient_views(stored)[:1]:
         if (mean := mean_ratio(view.rows)) is not None:
             words = (
                 f"times as fast as {view.beside} at gradients: geometric mean of "
                 f"{len(view.rows)} {view.label} points, {view.source.record['device']}"
             )
-            figures.append(_figure(f"{mean:.2f}", words))
+            figures.append((f"{mean:.2f}", words))
     if ladder := newest(stored, LADDER):
         rungs = [e for e in compare(results.load(ladder.path)).entries if e.number is not None]
         top = max(rungs, key=lambda rung: rung.mean_tflops)
@@ -48,9 +47,5 @@ def headline(stored: Sequence[Stored]) -> Markup:
             f"times as fast as the first of {len(rungs)} rungs: rung {top.number}, {top.name}. "
             "One change a rung"
         )
-        figures.append(_figure(f"{top.mean_tflops / rungs[0].mean_tflops:.1f}", words))
-    return element("dl", *figures, class_="headline")
-
-
-def _figure(number: str, words: str) -> Markup:
-    return element("div", element("dt", words), element("dd", number))
+        figures.append((f"{top.mean_tflops / rungs[0].mean_tflops:.1f}", words))
+    return figures

@@ -10,9 +10,12 @@ _VOID = {"meta", "input", "br"}
 
 
 class Markup(str):
-    """Text that is markup and must not be escaped again."""
+    """Text that is markup and must not be escaped again, by templates neither."""
 
     __slots__ = ()
+
+    def __html__(self) -> Markup:
+        return self
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:

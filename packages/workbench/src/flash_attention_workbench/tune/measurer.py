@@ -11,7 +11,6 @@ from flash_attention.choose.dense import DenseProblem
 from flash_attention.kernel_configs import KernelConfig
 
 Fate = Literal["refused", "spills", "hung", "faulted", "wrong"]
-FATES: tuple[Fate, ...] = ("refused", "spills", "hung", "faulted", "wrong")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flash_attention.arch import Arch
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry
 from flash_attention.choose.tables import tables
-from flash_attention.launch.use import choose_again
+from flash_attention.launch.plans import forget_plans
 from flash_attention_workbench.tune.bench import Bench
 from flash_attention_workbench.tune.device import InProcessMeasurer
 from flash_attention_workbench.tune.run import Run, machine_of
@@ -53,7 +53,7 @@ def tuning(*, budget: float = 20.0, store: str | os.PathLike[str] | None = None)
 
     outer = tables.tune
     tables.tune = tune_one
-    choose_again()
+    forget_plans()
     try:
         yield
     finally:

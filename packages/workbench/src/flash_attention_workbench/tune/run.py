@@ -18,13 +18,15 @@ import torch
 
 from flash_attention import compile as compiler
 from flash_attention.arch import Arch
-from flash_attention.choose.decision import Rule, Where, decide
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.dense import DenseProblem
+from flash_attention.choose.rules import choose
 from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass, read_pass
+from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import AnyFamily, family_called, family_of
 from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
@@ -147,8 +149,8 @@ def check_tunable(
         check_candidates(problem, machine.arch, family)
         if family is not None and not family.splits_keys:
             continue
-        decision = decide(problem.problem, Where(num_sms, machine.arch))
-        if decision.rule is Rule.DECODE:
+        choice = choose(problem.problem, Setting(machine.arch, num_sms))
+        if choice.rule is Rule.DECODE:
             raise UnsupportedError(
                 f"{problem} has so few queries that its keys are split, and how follows from the"
                 " number of multiprocessors: there is nothing to tune; use more queries"

@@ -16,8 +16,9 @@ from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.errors import UnsupportedError
 from flash_attention.files import MAX_BYTES
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.records import read_part
 from flash_attention_workbench.tune.kernels import kernel_digest
-from flash_attention_workbench.tune.measurer import FATES, Failure
+from flash_attention_workbench.tune.measurer import Failure
 
 logger = logging.getLogger("flash_attention")
 
@@ -75,7 +76,7 @@ class Store:
     def sample(self, problem: DenseProblem, config: KernelConfig, repeats: int) -> Sample | None:
         """The time of a config, of so many samples."""
         found = self._records.get(self._key("time", problem, config, repeats))
-        return Sample(found["ms"], found["relative"]) if found else None
+        return read_part(found, Sample) if found else None
 
     def was_timed(self, problem: DenseProblem, config: KernelConfig) -> bool:
         """Whether there is any time of a config, so that it need not be compiled to be judged."""
@@ -90,7 +91,7 @@ class Store:
     def failure(self, problem: DenseProblem, config: KernelConfig) -> Failure | None:
         """Why a config was given up at a problem."""
         found = self._records.get(self._key("failure", problem, config))
-        return Failure(found["fate"], found["reason"]) if found else None
+        return read_part(found, Failure) if found else None
 
     def add_failure(self, problem: DenseProblem, config: KernelConfig, failure: Failure) -> None:
         self._add("failure", problem, config, 0, vars(failure))
@@ -98,10 +99,7 @@ class Store:
     def decision(self, problem: DenseProblem, heuristic: KernelConfig) -> Decision | None:
         """How the search at a problem ended the last time."""
         found = self._records.get(self._key("decision", problem, heuristic))
-        if not found:
-            return None
-        values = {name: found[name] for name in Decision.__dataclass_fields__ if name in found}
-        return Decision(**{**values, "ranking": tuple(found["ranking"])})
+        return read_part(found, Decision) if found else None
 
     def add_decision(
         self, problem: DenseProblem, heuristic: KernelConfig, decision: Decision
@@ -162,7 +160,7 @@ class Store:
                     *(record["kind"], record["source"], record["config"]),
                     *(json.dumps(record["problem"]), record["repeats"]),
                 )
-                _check(record)
+                read_part(record, _KINDS[record["kind"]])
                 if where == here:
                     self._keep(key, record)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -171,20 +169,8 @@ class Store:
             logger.warning("%d lines of %s are no timings and are ignored", damaged, path)
 
 
-_NEEDED: dict[str, dict[str, type]] = {
-    "time": {"ms": float, "relative": float},
-    "failure": {"fate": str, "reason": str},
-    "decision": {
-        **{"ranking": list, "winner": str, "ms": float, "heuristic": str, "heuristic_ms": float},
-        **{"when": str, "seconds": float, "complete": bool, "space": str},
-    },
+_KINDS: dict[str, type[Sample | Failure | Decision]] = {
+    "time": Sample,
+    "failure": Failure,
+    "decision": Decision,
 }
-
-
-def _check(record: dict[str, Any]) -> None:
-    for name, kind in _NEEDED[record["kind"]].items():
-        allowed = (int, float) if kind is float else kind
-        if not isinstance(record[name], allowed):
-            raise TypeError(name)
-    if record["kind"] == "failure" and record["fate"] not in FATES:
-        raise ValueError(record["fate"])

@@ -11,7 +11,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.backward_args import LAYOUT_ASSERTS, PARAMETER, backward_args
 from flash_attention.families.backward_steps import (
     ENTRY,
@@ -44,6 +44,7 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
     ) -> Sm80BackwardFeatures:
         return own_features.resolve(features)
 
+    @kept
     def unit(self, config: FlashBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         name = config.kernel_name() + resolved.suffix

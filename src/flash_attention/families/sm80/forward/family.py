@@ -12,7 +12,7 @@ from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.elf import ENTRY
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_grid
@@ -45,6 +45,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
     ) -> own_features.Sm80Features:
         return own_features.features_of(config, problem, return_lse)
 
+    @kept
     def unit(self, config: FlashForwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         name = config.kernel_name() + resolved.suffix

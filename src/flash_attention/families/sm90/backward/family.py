@@ -10,7 +10,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
@@ -61,9 +61,11 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
         return resolve(features)
 
+    @kept
     def unit(self, config: HopperBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
         kernel = "split" if config.is_split else "backward"
+        call = f"fa::sm90::backward::{kernel}<Config>("
         name = config.kernel_name() + resolved.suffix
         source = render(
             entry=f"{ENTRY}_{name}",
@@ -79,7 +81,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
-                f"fa::sm90::backward::{kernel}<Config>({{{_maps(config)}}}, args, smem);",
+                f"{call}{{{_maps(config)}}},",
+                f"{' ' * len(call)}args, smem);",
             ),
         )
         return Unit(name, config.target(arch), source)
@@ -162,8 +165,8 @@ def _geometry(config: HopperBackwardKernelConfig, part: Part, setting: Setting) 
 
 def _maps(config: HopperBackwardKernelConfig) -> str:
     """Return the members of TensorMaps; that of dq is a pointer, null if there is none."""
-    members = {name: f"{'&' if name == 'dq' else ''}{name}_map" for name in maps_of(config)}
-    return ", ".join(f".{name} = {value}" for name, value in members.items())
+    dq = "&dq_map" if "dq" in maps_of(config) else "nullptr"
+    return f"q_map, k_map, v_map, d_o_map, {dq}, dk_map, dv_map"
 
 
 def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:

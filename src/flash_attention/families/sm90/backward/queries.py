@@ -9,7 +9,7 @@ from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.binding import Number, Variant
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.backward_args import LAYOUT_ASSERTS, PARAMETER
 from flash_attention.families.backward_steps import ENTRY
 from flash_attention.families.bindings import dtype_binding
@@ -65,6 +65,7 @@ def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
     return STAGES * (stage + 2 * MBARRIER_BYTES)
 
 
+@kept
 def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
     """Return the translation unit of the kernel. dS has the derivative of softcap already."""
     features = replace(features, softcap=False)

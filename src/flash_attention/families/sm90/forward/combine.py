@@ -10,7 +10,7 @@ from flash_attention.arch import WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Number, Variant
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER
@@ -72,6 +72,7 @@ def combining(
     return Step(unit, Geometry((problem.heads * rows, 1, 1), THREADS), starts_early=True)
 
 
+@kept
 def combine_unit(
     dtype: DType,
     features: Sm90Features,

@@ -13,7 +13,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
@@ -70,6 +70,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         split = split or without_counter(config, problem)
         return resolve(config, _features(config, problem, split))
 
+    @kept
     def unit(self, config: HopperForwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(config, features)
         widths = sorted({config.B_c, config.narrow_keys} - {0})

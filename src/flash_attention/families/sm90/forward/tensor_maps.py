@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.call.tensors import ALIGNMENT, DIMS, TensorView
+from flash_attention.call.tensors import DIMS, TensorView
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.recipe import MapDescription
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.features import Sm90Features

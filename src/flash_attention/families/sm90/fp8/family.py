@@ -11,7 +11,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3 as E4M3_TENSOR
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.binding import Variant
-from flash_attention.compile.unit import Unit
+from flash_attention.compile.unit import Unit, kept
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
@@ -53,6 +53,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
             )
         return features
 
+    @kept
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         scores = from_registers_by_rows if config.q_in_registers else from_shared

@@ -11,7 +11,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.unit import Unit
+from flash_attention.compile.unit import Unit, kept
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
@@ -23,13 +23,14 @@ from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tensor_maps import describe
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.mla.d_heads import is_mla, or_mla
 from flash_attention.families.sm90.mla.features import (
     MlaFeatures,
     bindings,
     features_of,
     resolve,
 )
-from flash_attention.families.sm90.mla.fit import check_fits, refusal
+from flash_attention.families.sm90.mla.fit import check_fits, elsewhere, refusal
 from flash_attention.families.sm90.split_v import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import (
@@ -66,6 +67,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     ) -> MlaFeatures:
         return features_of(problem, split or splits.whole(problem))
 
+    @kept
     def unit(self, config: HopperMlaKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
         half = config.d_v // HALVES
@@ -109,14 +111,20 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
             scratch=kv_splits.scratch(problem, ctas),
             tiles=kv_splits.num_tiles(problem, ctas) * ctas,
             num_splits=grid[0] * ctas if kv_splits.is_split else 0,
-            v_in_k=config.v_in_k,
+            refusal=None if problem.idle else elsewhere,
         )
 
     def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> KvSplits:
         return splits.of_keys(problem, keys)
 
+    def takes_columns(self, d_head: int, d_v: int) -> bool:
+        return is_mla(d_head, d_v)
+
+    def column_hint(self, d_head: int) -> str:
+        return or_mla(d_head)
+
     def is_for(self, problem: Problem) -> bool:
-        return super().is_for(problem) and problem.mla
+        return super().is_for(problem) and is_mla(problem.d_head, problem.d_v)
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperMlaKernelConfig | str:
         if why := refusal(problem) or _left_to_wide(problem):

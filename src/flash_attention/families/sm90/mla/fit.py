@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView, shown
 from flash_attention.errors import UnsupportedError
@@ -54,3 +55,14 @@ def _check_view(k: TensorView, v: TensorView) -> None:
             f"k has strides {shown(k.strides)}, v has strides {shown(v.strides)}; MLA kernels read"
             f" v as the first {v.shape[-1]} columns of k: pass v=k[..., :{v.shape[-1]}]"
         )
+
+
+def elsewhere(call: Call) -> str | None:
+    """Say that v of a call does not start where k does, or return None."""
+    k, v = call.k.data_ptr(), call.v.data_ptr()
+    if k == v:
+        return None
+    return (
+        f"v starts at address {v:#x}, k at {k:#x}; MLA kernels read v as the first columns of k:"
+        f" pass v=k[..., :{call.v.shape[-1]}]"
+    )

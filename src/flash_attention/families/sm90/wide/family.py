@@ -10,7 +10,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.unit import Unit
+from flash_attention.compile.unit import Unit, kept
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
@@ -57,6 +57,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
     ) -> Sm90Features:
         return features_of(problem, split)
 
+    @kept
     def unit(self, config: HopperWideKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
         half = config.d_v // HALVES

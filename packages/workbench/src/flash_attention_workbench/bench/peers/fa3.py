@@ -20,9 +20,11 @@ from torch import Tensor
 
 from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.bench.case import Case
-from flash_attention_workbench.bench.names import FA3_VARIABLE
 from flash_attention_workbench.bench.timing import Contender
 
+FA3_VARIABLE = "FLASH_ATTENTION_FA3"
+"""The path of FlashAttention-3's library, for `bench`; the option `--fa3` goes before it. It is
+upstream's build, flash_attn_3_C.so, with libcudart.so.12 beside it."""
 FA3 = "fa3"
 FA3_CAPABILITY = (9, 0)
 LIBRARY, CUDA_RUNTIME = "flash_attn_3_C.so", "libcudart.so.12"

@@ -13,12 +13,13 @@ from torch.nn.attention import SDPBackend
 from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.choices import checked_choice
-from flash_attention_workbench.bench.names import PEERS
 from flash_attention_workbench.bench.peers.fa3 import flash_attention_3
 from flash_attention_workbench.bench.peers.flex import flex
 from flash_attention_workbench.bench.peers.torch_sdpa import flash_attention_2, sdpa
 from flash_attention_workbench.bench.timing import Contender
 
+PEERS = ("fa3", "cudnn", "fa2", "flex", "efficient", "sdpa_math")
+DEFAULT_PEERS = PEERS[:3]
 Prepare = Callable[[str, Case], Contender]
 
 

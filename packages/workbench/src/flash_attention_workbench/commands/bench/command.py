@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -21,12 +21,13 @@ from flash_attention_workbench.bench.clocks import Clocks, read_clocks
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.gradient_run import measure_gradients
 from flash_attention_workbench.bench.gradient_summary import gradient_means
-from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
 from flash_attention_workbench.bench.grid_choice import grid_dtype
 from flash_attention_workbench.bench.grid_record import load_json, save_csv, save_json
 from flash_attention_workbench.bench.grid_run import GridRow, PointResult, measure_point
 from flash_attention_workbench.bench.grid_summary import summary
-from flash_attention_workbench.bench.peers import checked_names
+from flash_attention_workbench.bench.peers import DEFAULT_PEERS, PEERS, checked_names
+from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.bench.peers.gradients import PEER_NAMES
 from flash_attention_workbench.commands.bench import tables
 from flash_attention_workbench.commands.bench.compiling import compile_all
@@ -42,28 +43,55 @@ from flash_attention_workbench.commands.console import (
     progress,
     quiet_compiles,
 )
+from flash_attention_workbench.commands.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+    JsonOption,
+)
 
 
 def bench(
-    *,
-    grid: str,
-    dtype: str | None,
-    d_head: str | None,
-    causal: bool | None,
-    seq: str | None,
-    peers: str,
-    configs: Path | None,
-    heuristic: bool,
-    repeats: int,
-    hot: bool,
-    graph: bool,
-    fa3: Path | None,
-    json: Path | None,
-    csv: Path | None,
-    plot: Path | None,
-    compare: tuple[Path, Path] | None,
+    grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
+    peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
+        DEFAULT_PEERS
+    ),
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            help="a file of kernel configs, short forms one a line; else the set"
+            " $FLASH_ATTENTION_KERNELS"
+        ),
+    ] = None,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
+    ] = False,
+    repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
+    hot: Annotated[
+        bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
+    ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="every contender replays a CUDA graph of its kernels")
+    ] = False,
+    fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
+    json: JsonOption = None,
+    csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
+    ] = None,
 ) -> None:
-    """Time attention beside its peers, every output checked; or compare two such runs."""
+    """Time attention beside its peers, every output checked; or compare two such runs.
+
+    Contenders take turns in one process, in another order every round; a number is the median.
+    Exit code 1 when an output of ours is wrong.
+    """
     if compare is not None:
         _compare(*compare)
         return
@@ -75,9 +103,18 @@ def bench(
         *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed),
         *(heuristic, graph),
     )
-    if graph and settings.measured is not Measured.FORWARD:
+    _check(settings)
+    if csv is not None:
+        check_writable(csv)
+    check_plot(plot)
+    _measure(settings, json=json, csv=csv, plot=plot)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what cannot be measured, or not here."""
+    if settings.graph and settings.measured is not Measured.FORWARD:
         raise UnsupportedError(
-            f"--graph is for grids of the forward pass, and {grid} measures"
+            f"--graph is for grids of the forward pass, and {settings.grid} measures"
             f" {settings.measured.words}; leave --graph out"
         )
     if not torch.cuda.is_available():
@@ -85,10 +122,6 @@ def bench(
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
             "attention inspect` and `flash-attention ladder run` say what can be known"
         )
-    if csv is not None:
-        check_writable(csv)
-    check_plot(plot)
-    _measure(settings, json=json, csv=csv, plot=plot)
 
 
 def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:

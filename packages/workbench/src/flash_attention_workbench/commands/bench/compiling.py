@@ -8,10 +8,11 @@ from contextlib import suppress
 import torch
 
 from flash_attention.choose.heuristic import select_config
-from flash_attention.choose.tables import choose
+from flash_attention.choose.tables import choose_from_tables
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import family_of
-from flash_attention.launch.device import current_arch
+from flash_attention.launch.device import current_arch, device_sms
 from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.commands.bench.settings import Settings
 from flash_attention_workbench.commands.precompile import Job, precompile
@@ -21,7 +22,8 @@ from flash_attention_workbench.cores import usable_cores
 def jobs_of(settings: Settings) -> list[Job]:
     """What forward passes of the points need. Few queries get their kernel when they run: which one
     it is depends on how many multiprocessors there are."""
-    arch = current_arch()
+    arch, device = current_arch(), torch.cuda.current_device()
+    setting = Setting(arch, device_sms(device), device=device)
     jobs: dict[Job, None] = {}
     for point in settings.points:
         problem = point.problem(settings.dtype)
@@ -29,7 +31,7 @@ def jobs_of(settings: Settings) -> list[Job]:
         configs = [config for config in given if config.d_head == point.d_head]
         if not point.decode:
             with suppress(UnsupportedError):  # told when the point is measured
-                configs.append(choose(problem, arch, torch.cuda.current_device()).config)
+                configs.append(choose_from_tables(problem, setting).config)
                 configs += [select_config(problem, arch)] if settings.heuristic else []
         for config in configs:
             jobs[Job(config, arch, family_of(config).features(config, problem))] = None

@@ -25,7 +25,7 @@ from flash_attention.launch.device import current_arch
 from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
 from flash_attention_workbench.bench.grid_choice import Part, grid_points
 from flash_attention_workbench.bench.grid_file import read_lines
-from flash_attention_workbench.bench.names import FA3_VARIABLE
+from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.commands.options import numbers_of
 
 

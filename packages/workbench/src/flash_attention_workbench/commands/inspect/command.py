@@ -4,18 +4,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import torch
 import typer
 from rich.markup import escape
 
+from flash_attention.arch import ARCHES
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.device import current_arch
 from flash_attention_workbench.commands.console import output, quiet_compiles
 from flash_attention_workbench.commands.emulated import EmulatedProblem
 from flash_attention_workbench.commands.inspect import facts, tables
-from flash_attention_workbench.commands.inspect.subject import Subject, arch_named, subject_of
+from flash_attention_workbench.commands.inspect.subject import (
+    FORMS,
+    Subject,
+    arch_named,
+    subject_of,
+)
+from flash_attention_workbench.commands.options import (
+    CausalOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    PassOption,
+)
 from flash_attention_workbench.inspect import listing, nsight
 from flash_attention_workbench.inspect.inspection import Inspection, inspect_config
 from flash_attention_workbench.inspect.launch import kernels, program
@@ -26,26 +40,33 @@ PROFILED = (4, 8192, 16)
 
 
 def inspect(
-    *,
-    config: str,
-    against: str | None,
-    arch: str | None,
-    causal: bool,
-    window: bool,
-    softcap: bool,
-    varlen: bool,
-    page: int,
-    sass: bool,
-    ptx: bool,
-    source: bool,
-    emulate: bool,
-    profile: bool,
-    dtype: str,
-    d_head: int,
-    heads: int,
-    pass_: str,
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help=FORMS)],
+    against: Annotated[str | None, typer.Option(help="another one, to compare with")] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(help=f"out of {', '.join(ARCHES)}; left out, the GPU's or the kernel's own"),
+    ] = None,
+    causal: CausalOption = False,
+    window: Annotated[bool, typer.Option("--window", help="with a sliding window")] = False,
+    softcap: Annotated[bool, typer.Option("--softcap", help="with capped scores")] = False,
+    varlen: Annotated[bool, typer.Option("--varlen", help="with lengths of their own")] = False,
+    page: Annotated[int, typer.Option(help="keys of a page; 0: none", min=0)] = 0,
+    sass: Annotated[bool, typer.Option("--sass", help="print the machine code, marked")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="print the PTX, marked")] = False,
+    source: Annotated[bool, typer.Option("--source", help="print the CUDA, marked")] = False,
+    emulate: Annotated[bool, typer.Option("--emulate", help="count in the emulator too")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="measure with ncu too")] = False,
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
-    """Registers, occupancy, the hot loop instruction by instruction, and what limits it."""
+    """Registers, occupancy, the hot loop instruction by instruction, and what limits it.
+
+    Counts are of the instructions that every turn of the loop over key blocks executes; in a
+    backward kernel it is the loop over query blocks. --pass says of which ladder a rung is. Needs
+    nvdisasm (the extra "inspect"), --profile a GPU and ncu; nothing else.
+    """
     mask = MaskKind.WINDOW if window else MaskKind.CAUSAL if causal else MaskKind.FULL
     asked = Features(mask, softcap, varlen, page_keys=page)
     names = [config] if against is None else [config, against]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from functools import cache
+from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
@@ -24,20 +25,24 @@ from flash_attention_workbench.commands.console import (
 from flash_attention_workbench.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention_workbench.commands.ladder.listing import change_between
 from flash_attention_workbench.commands.options import (
+    ArchOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    PassOption,
     ladder_of,
 )
 from flash_attention_workbench.ladder.one_file import one_file
 
 
 def diff(
-    *,
-    before: int,
-    after: int,
-    arch: str | None,
-    dtype: str,
-    d_head: int,
-    heads: int,
-    pass_: str,
+    before: Annotated[int, typer.Argument(metavar="N", help="the rung to start from")],
+    after: Annotated[int, typer.Argument(metavar="M", help="the rung to arrive at")],
+    arch: ArchOption = None,
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
     rungs = ladder_of(dtype, d_head, heads, pass_)

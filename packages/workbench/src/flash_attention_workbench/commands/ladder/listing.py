@@ -8,15 +8,21 @@ from enum import Enum
 from flash_attention.families.config import KernelConfig
 from flash_attention.ladder import FAMILY, Rung
 from flash_attention_workbench.commands.console import output, report_table
-from flash_attention_workbench.commands.options import ladder_of, needs
+from flash_attention_workbench.commands.options import (
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    PassOption,
+    ladder_of,
+    needs,
+)
 
 
 def list_rungs(
-    *,
-    dtype: str,
-    d_head: int,
-    heads: int,
-    pass_: str,
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """Number, name, the one changed field, the GPUs and the idea of every rung."""
     table = report_table("rung")

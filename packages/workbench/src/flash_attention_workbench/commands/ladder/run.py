@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from flash_attention.arch import Arch, get_arch
 from flash_attention.errors import UnsupportedError
@@ -25,6 +27,12 @@ from flash_attention_workbench.commands.ladder.inspected import run_inspected
 from flash_attention_workbench.commands.ladder.measured import run_measured
 from flash_attention_workbench.commands.ladder.stored import store
 from flash_attention_workbench.commands.options import (
+    CausalOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    JsonOption,
+    PassOption,
     ladder_of,
     needs,
     pass_named,
@@ -32,18 +40,21 @@ from flash_attention_workbench.commands.options import (
 
 
 def run(
-    *,
-    dtype: str,
-    d_head: int,
-    heads: int,
-    pass_: str,
-    grid: str,
-    causal: bool,
-    repeats: int,
-    config: list[str] | None,
-    arch: str | None,
-    json: Path | None,
-    plot: Path | None,
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
+    grid: Annotated[str, typer.Option(help=f"shapes to time: {' or '.join(GRIDS)}")] = "quick",
+    causal: CausalOption = False,
+    repeats: Annotated[int, typer.Option(help="samples of each contender and shape", min=1)] = 30,
+    config: Annotated[
+        list[str] | None, typer.Option(help="also time this config, in its short form")
+    ] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="inspect and emulate for this one, even with a GPU")
+    ] = None,
+    json: JsonOption = None,
+    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
 ) -> None:
     """Climb the ladder: every rung checked and timed, or, without a GPU, inspected and emulated."""
     rungs = ladder_of(dtype, d_head, heads, pass_)

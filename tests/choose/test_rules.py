@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.arch import ARCHES, Arch
+from flash_attention.arch import ARCHES, MEASURED_ARCH, Arch
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, Where, decide
+from flash_attention.choose.choice import Choice, Rule
 from flash_attention.choose.heuristic import select_config
+from flash_attention.choose.rules import choose
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.families.recipe import Recipe
+from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.sm90.forward.decode import choose_splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.forward.splits import KvSplits
@@ -46,15 +47,16 @@ def problem_of(seq_q: int, seq_k: int) -> Problem:
     return check_call(Call(q, k, k), CPU)[0]
 
 
-def decision(
+def chosen(
     seq_q: int,
     seq_k: int,
     config: KernelConfig | None = None,
     arch: str = "",
     split_keys: int | None = None,
-) -> Decision:
-    where = Where(SMS, ARCHES.get(arch))
-    return decide(problem_of(seq_q, seq_k), where, config=config, split_keys=split_keys)
+) -> Choice:
+    where = ARCHES[arch] if arch else MEASURED_ARCH if config is None else config.default_arch
+    problem, setting = problem_of(seq_q, seq_k), Setting(where, SMS)
+    return choose(problem, setting, config=config, split_keys=split_keys)
 
 
 def described_call(
@@ -85,41 +87,42 @@ def recipe(config: KernelConfig, seq_q: int, seq_k: int, **fields: Any) -> Recip
     q, k = meta(seq_q), meta(seq_k)
     call = Call(q, k, k, **fields)
     problem, views = check_call(call, CPU)
-    made = decide(problem, Where(SMS), config=config, split_keys=call.split_keys)
-    return made.recipe(problem, views, SMS)
+    setting = Setting(config.default_arch, SMS)
+    made = choose(problem, setting, config=config, split_keys=call.split_keys)
+    return made.recipe(problem, views)
 
 
 def test_many_queries_have_the_heuristic_and_few_their_own_rule() -> None:
     short = choose_splits(problem_of(1, 4096), SM90, SMS)
     assert not isinstance(short, str)
-    assert decision(1, 4096) == Decision(*(short[0], SM90, short[1]), Rule.DECODE)
+    assert chosen(1, 4096) == Choice(short[0], Setting(SM90, SMS, split=short[1]), Rule.DECODE)
     config = select_config(problem_of(256, 256), SM80)
     assert isinstance(config, FlashForwardKernelConfig)
-    assert decision(256, 256, arch="sm_80") == Decision(config, SM80, None, Rule.HEURISTIC)
+    assert chosen(256, 256, arch="sm_80") == Choice(config, Setting(SM80, SMS), Rule.HEURISTIC)
     hopper = select_config(problem_of(256, 256), SM90)
-    assert decision(256, 256) == Decision(hopper, SM90, None, Rule.HEURISTIC)
+    assert chosen(256, 256) == Choice(hopper, Setting(SM90, SMS), Rule.HEURISTIC)
 
 
 def test_splits_are_as_long_as_the_caller_says() -> None:
     asked = choose_splits(problem_of(1, 4096), SM90, SMS, 1024)
     assert not isinstance(asked, str)
     assert asked[1].kind is SplitKind.FIXED
-    decided = decision(1, 4096, split_keys=1024)
-    assert decided == Decision(*(asked[0], SM90, asked[1]), Rule.DECODE)
+    decided = chosen(1, 4096, split_keys=1024)
+    assert decided == Choice(asked[0], Setting(SM90, SMS, split=asked[1]), Rule.DECODE)
 
 
 def test_a_given_config_stays_and_is_cut_only_if_asked() -> None:
-    whole = decision(1, 4096, GIVEN)
-    assert whole == Decision(GIVEN, SM90, None, Rule.GIVEN)
-    cut = decision(1, 4096, GIVEN, split_keys=1024)
-    kv_splits = KvSplits.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
-    assert cut.split == replace(kv_splits, one_launch=True)
+    whole = chosen(1, 4096, GIVEN)
+    assert whole == Choice(GIVEN, Setting(SM90, SMS), Rule.GIVEN)
+    cut = chosen(1, 4096, GIVEN, split_keys=1024)
+    splits = KvSplits.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
+    assert cut.setting.split == replace(splits, one_launch=True)
     assert recipe(GIVEN, 1, 4096, split_keys=1024).features == Sm90Features(
         decode=True, splits=SplitKind.FIXED, one_launch=True
     )
     assert recipe(GIVEN, 1, 4096).features == Sm90Features()
     with pytest.raises(KernelConfigError, match="needs sm_90"):
-        decision(1, 4096, GIVEN, arch="sm_80")
+        chosen(1, 4096, GIVEN, arch="sm_80")
 
 
 @pytest.mark.parametrize("arch", [SM80, SM90], ids=lambda arch: arch.name)
@@ -134,18 +137,19 @@ def test_a_chosen_config_can_be_given(
     for batch, seq_q, seq_k in itertools.product((1, 4, 64), (1, 17, 64, 300), (64, 640, 8192)):
         call = described_call(described, batch, seq_q, seq_k, heads_k, causal=causal)
         problem, views = check_call(call, CPU)
-        chosen = decide(problem, Where(SMS, arch))
-        given = decide(problem, Where(SMS, arch), config=chosen.config)
-        made = given.recipe(problem, views, SMS)
-        assert (given.config, given.rule) == (chosen.config, Rule.GIVEN)
-        assert made.tiles == chosen.recipe(problem, views, SMS).tiles or described == "dense"
+        setting = Setting(arch, SMS)
+        first = choose(problem, setting)
+        given = choose(problem, setting, config=first.config)
+        made = given.recipe(problem, views)
+        assert (given.config, given.rule) == (first.config, Rule.GIVEN)
+        assert made.tiles == first.recipe(problem, views).tiles or described == "dense"
 
 
 def test_a_config_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="FlashForwardKernelConfig kernels visit all keys"):
-        decision(1, 4096, FLASH, split_keys=1024)
-    assert decision(1, 4096, FLASH) == Decision(FLASH, SM80, None, Rule.GIVEN)
-    assert decision(1, 4096, FLASH, arch="sm_90").arch is SM90
+        chosen(1, 4096, FLASH, split_keys=1024)
+    assert chosen(1, 4096, FLASH) == Choice(FLASH, Setting(SM80, SMS), Rule.GIVEN)
+    assert chosen(1, 4096, FLASH, arch="sm_90").setting.arch is SM90
 
 
 def test_what_does_not_fit_is_refused_when_a_recipe_is_asked_for() -> None:

@@ -15,15 +15,12 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.options import check_extras, check_options
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import (
-    MAX_D_HEAD,
-    Packing,
-    check_differentiable,
-    check_given_output,
-    check_shapes,
-)
+from flash_attention.call.tensors import Packing, check_given_output, check_shapes
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.registry import FAMILIES
 
+MAX_D_HEAD = max(family.widest() for family in FAMILIES)
 STEP = 8  # elements of 16 bits that one copy instruction moves
 STEP_8_BIT = 16
 

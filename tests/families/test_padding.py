@@ -12,8 +12,8 @@ from torch import Tensor
 import flash_attention
 from flash_attention import UnsupportedError, attention
 from flash_attention.call.call import Call
-from flash_attention.call.padding import needs_padding, padded
 from flash_attention.call.strict import VARIABLE
+from flash_attention.families.padding import needs_padding, padded
 from flash_attention.kernel_configs import DType
 from flash_attention.reference.judge import Judge, check_lse, check_output, generate_qkv
 

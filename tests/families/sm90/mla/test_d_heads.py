@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from flash_attention.call.call import Call
-from flash_attention.call.mla import check_not_mla, check_v_in_k, is_mla, or_mla
-from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.sm90.mla.d_heads import is_mla, or_mla
+from flash_attention.families.sm90.mla.fit import elsewhere
 
 
 @pytest.mark.parametrize(
@@ -32,19 +33,19 @@ def test_a_head_dimension_of_mla_is_told_its_v() -> None:
 
 def test_v_has_to_start_where_k_does() -> None:
     k = torch.zeros(1, 4, 1, 576, dtype=torch.bfloat16)
-    views = {first: TensorView.of("v", k[..., first : first + 512]) for first in (0, 8)}
-    check_v_in_k(TensorView.of("k", k), views[0])
-    with pytest.raises(UnsupportedError, match=r"read v as the first columns of k: pass v=k\[..."):
-        check_v_in_k(TensorView.of("k", k), views[8])
+    at, after = (Call(k, k, k[..., first : first + 512]) for first in (0, 8))
+    assert elsewhere(at) is None
+    assert str(elsewhere(after)).endswith(
+        "MLA kernels read v as the first columns of k: pass v=k[..., :512]"
+    )
 
 
 def test_gradients_are_refused_beyond_the_cpu() -> None:
     for device in ("cpu", "meta"):
         q, k = (torch.zeros(1, 1, heads, 576, device=device) for heads in (16, 1))
-        check_not_mla(Call(q, k, k))
         call = Call(q, k, k[..., :512])
         if device == "cpu":
-            check_not_mla(call)
+            check_differentiable(call)
             continue
         with pytest.raises(UnsupportedError, match="d_head 576 and v 512"):
-            check_not_mla(call)
+            check_differentiable(call)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that choose the config of a problem, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.choose.choice import Choice, Rule
+from flash_attention.choose.tables import choose_from_tables
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import Setting, workspace_bytes
+from flash_attention.families.registry import (
+    check_columns,
+    families_for,
+    family_of,
+    pass_of,
+)
+
+
+def choose(
+    problem: Problem,
+    setting: Setting,
+    views: Sequence[TensorView] = (),
+    *,
+    config: KernelConfig | None = None,
+    split_keys: int | None = None,
+    may_tune: bool = False,
+) -> Choice:
+    """Choose the config that runs a checked problem, unless `config` is given. Raises
+    UnsupportedError if no kernel takes the tensors that `views` describe.
+
+    With `may_tune` and inside a `tuning` block, the problem may be tuned first.
+    """
+    which = pass_of(problem)
+    if which is Pass.BACKWARD:
+        workspace_bytes()  # a wrong number is refused, whether the config has a workspace or not
+    check_columns(problem)
+    if config is not None:
+        family = family_of(config)
+        if why := family.refusal(problem, views):
+            raise UnsupportedError(why)
+        config.check(setting.arch)
+        if split_keys is not None:
+            split = family.split(config, problem, split_keys)
+            setting = replace(setting, split=split)
+        return Choice(config, setting, Rule.GIVEN)
+    families = families_for(problem, which, views)
+    for family in families:
+        decode = family.choose_split(problem, setting.arch, setting.num_sms, split_keys)
+        if not isinstance(decode, str):
+            return Choice(decode[0], replace(setting, split=decode[1]), Rule.DECODE)
+    return choose_from_tables(problem, setting, families, may_tune=may_tune)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preparations: the tensors of a call become arguments of kernels.
+
+A preparation serves all calls with one key. It checks what may differ between them, has the kernels
+loaded, allocates the results, and fills in the addresses. It also tells the emulator which argument
+points at which tensor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+
+from flash_attention.call import tensors
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
+from flash_attention.call.call import Call
+from flash_attention.call.checks import views_of
+from flash_attention.call.overlap import may_overlap
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import fill_keyless, new_gradient, new_output
+from flash_attention.call.tensors import TensorView
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.backward_args import FIRST_ADDRESS as BACKWARD_ADDRESS
+from flash_attention.families.backward_args import pack_addresses as pack_backward
+from flash_attention.families.fit import check_pointers
+from flash_attention.families.forward_args import FIRST_ADDRESS as FORWARD_ADDRESS
+from flash_attention.families.forward_args import pack_addresses as pack_forward
+from flash_attention.families.recipe import Recipe
+from flash_attention.launch.launcher import Launcher
+
+_is_grad_enabled = torch.is_grad_enabled
+_empty_like = torch.empty_like
+
+AnyCall = TypeVar("AnyCall", Call, BackwardCall)
+Result = TypeVar("Result")
+Outputs = Tensor | tuple[Tensor, Tensor]
+"""The output, or the output and its log-sum-exp."""
+
+
+class Preparation(ABC, Generic[AnyCall, Result]):
+    """Prepares the calls with one key for a launch."""
+
+    def __init__(
+        self, recipe: Recipe, launcher: Launcher, given: Mapping[str, Tensor], alignment: int
+    ) -> None:
+        self.spare: list[Any] = []  # arguments of calls that were launched
+        self._launcher = launcher
+        self._structure: Any = type(recipe.arguments)
+        self._template = bytes(recipe.arguments)
+        self._given = tuple(given)
+        self._alignment = alignment
+
+    @abstractmethod
+    def prepare(self, call: AnyCall, *, with_results: bool = True) -> tuple[Any, Result]:
+        """Check the tensors of a call, load its kernels, and allocate its result. Returns the
+        kernel arguments and the result. Without results nothing is loaded or allocated, and their
+        addresses are zero."""
+
+    @abstractmethod
+    def fill_idle(self, call: AnyCall, result: Result) -> None:
+        """Fill the result of a call without a query or a key, without a launch."""
+
+    @abstractmethod
+    def inputs(self, call: AnyCall) -> dict[str, Tensor]:
+        """The tensors that kernels read, by the argument that points at them."""
+
+    @abstractmethod
+    def outputs(self) -> dict[str, TensorView]:
+        """The tensors that kernels write, by the argument that points at them."""
+
+    @abstractmethod
+    def result(self, written: Mapping[str, Tensor]) -> Result:
+        """Return the result of a call whose kernels wrote these tensors, by argument."""
+
+
+class ForwardPreparation(Preparation[Call, Outputs]):
+    """Prepares forward calls."""
+
+    def __init__(
+        self,
+        call: Call,
+        problem: Problem,
+        views: Sequence[TensorView],
+        recipe: Recipe,
+        launcher: Launcher,
+        alignment: int,
+    ) -> None:
+        super().__init__(recipe, launcher, call.extras(), alignment)
+        self._views = views
+        self._d_v = problem.d_v
+        self._like_q = problem.d_v == problem.d_head and call.q.dtype in tensors.DTYPES
+        self._refusal = recipe.refusal
+        self._is_idle = problem.idle
+        self._is_packed = problem.total_q is not None
+        # The memory of a given output is compared with that of the inputs.
+        self._spans = () if call.out is None else tuple(view.layout.span for view in views)
+        self._lse: TensorView | None = None
+        self._new_lse: Callable[[], Tensor] | None = None
+        if call.return_lse:
+            shape = problem.lse_shape
+            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+            self._lse = TensorView("lse", shape, strides, torch.float32, call.q.device)
+            # torch.empty would have to find out which of its signatures is meant.
+            self._new_lse = partial(
+                torch.empty_strided, shape, strides, dtype=torch.float32, device=call.q.device
+            )
+
+    def prepare(self, call: Call, *, with_results: bool = True) -> tuple[Any, Any]:
+        q, k, v, out = call[:4]
+        q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        o_pointer = 0 if out is None else out.data_ptr()
+        if (q_pointer | k_pointer | v_pointer | o_pointer) % self._alignment:
+            check_pointers(views_of(call), self._alignment)
+        if out is not None:
+            self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
+        if self._refusal is not None and (why := self._refusal(call)):
+            raise UnsupportedError(why)
+        if _is_grad_enabled() or forward_ad._current_level >= 0:
+            tensors.check_no_grad(call)
+        lse, lse_pointer = None, 0
+        if with_results:
+            if not (self._launcher.loaded or self._is_idle):
+                self._launcher.load()
+            if out is None:
+                out = _empty_like(q) if self._like_q else new_output(q, self._d_v)
+                o_pointer = out.data_ptr()
+            elif not out.is_inference():
+                increment_version(out)
+            if self._new_lse is not None:
+                lse = self._new_lse()
+                lse_pointer = lse.data_ptr()
+        try:
+            arguments = self.spare.pop()
+        except IndexError:  # this is the first call, or others are running
+            arguments = self._structure.from_buffer_copy(self._template)
+        pack_forward(
+            arguments, FORWARD_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer, lse_pointer
+        )
+        for name in self._given:
+            setattr(arguments, name, getattr(call, name).data_ptr())
+        return arguments, out if lse is None else (out, lse)
+
+    def _check_overlap(self, call: Call, o_pointer: int, pointers: tuple[int, ...]) -> None:
+        o_span = self._spans[3]
+        for pointer, span, view in zip(pointers, self._spans, self._views, strict=False):
+            apart = o_pointer + o_span <= pointer or pointer + span <= o_pointer
+            if not apart and may_overlap(o_pointer - pointer, view.layout, self._views[3].layout):
+                *inputs, o = views_of(call)
+                tensors.check_no_overlap(o, inputs)
+
+    def fill_idle(self, call: Call, result: Outputs) -> None:
+        out, lse = (result, None) if isinstance(result, Tensor) else result
+        with torch.inference_mode(out.is_inference()):
+            out.zero_()
+        if lse is not None:
+            fill_keyless(lse, call.sinks)
+
+    def inputs(self, call: Call) -> dict[str, Tensor]:
+        return {"q": call.q, "k": call.k, "v": call.v, **call.extras()}
+
+    def outputs(self) -> dict[str, TensorView]:
+        of_lse = {} if self._lse is None else {"lse": self._lse}
+        return {"o": self._views[3], **of_lse}
+
+    def result(self, written: Mapping[str, Tensor]) -> Outputs:
+        out = written["o"][0] if self._is_packed else written["o"]
+        return out if self._lse is None else (out, written["lse"])
+
+
+class BackwardPreparation(Preparation[BackwardCall, Gradients]):
+    """Prepares backward passes."""
+
+    def __init__(
+        self,
+        call: BackwardCall,
+        problem: BackwardProblem,
+        views: Sequence[TensorView],
+        recipe: Recipe,
+        launcher: Launcher,
+        alignment: int,
+    ) -> None:
+        super().__init__(recipe, launcher, call.call.extras(), alignment)
+        self._is_idle = problem.idle
+        self._wants_dsinks = problem.wanted.dsinks
+        self._is_packed = {
+            "dq": problem.total_q is not None,
+            "dk": problem.total_k is not None,
+            "dv": problem.total_k is not None,
+        }
+        of_gradients = zip(views[1:4], views[5:], problem.wanted[:3], strict=True)
+        self._outputs: dict[str, TensorView] = {}
+        self._new: list[Callable[[Tensor], Tensor] | None] = []
+        for tensor, gradient, is_wanted in of_gradients:
+            # torch.empty_like is the fastest, where it gives a gradient its strides.
+            new = _empty_like if gradient.strides == tensor.strides else new_gradient
+            self._new.append(new if is_wanted else None)
+            if is_wanted:
+                self._outputs[gradient.name] = gradient
+        if self._wants_dsinks:
+            of_heads = ((problem.heads,), (1,), torch.float32, call.do.device)
+            self._outputs["dsinks"] = TensorView("dsinks", *of_heads)
+
+    def prepare(
+        self, call: BackwardCall, *, with_results: bool = True, into: Gradients | None = None
+    ) -> tuple[Any, Gradients]:
+        """Prepare a pass, whose gradients may be stored `into` given ones."""
+        do, (q, k, v, o, sinks, *_), lse, dlse = call[:4]
+        o_pointer = 0 if o is None else o.data_ptr()
+        a, b, c, d, e = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
+        if (a | b | c | d | e) % self._alignment:
+            named = zip(("do", "q", "k", "v", "o"), (do, q, k, v, o), strict=True)
+            given = (TensorView.of(name, t) for name, t in named if t is not None)
+            check_pointers(given, self._alignment)
+        if forward_ad._current_level >= 0:
+            tensors.check_no_tangent(call.call, do, lse, dlse)
+        if with_results and not (self._launcher.loaded or self._is_idle):
+            self._launcher.load()
+        dq = dk = dv = dsinks = None
+        if into is not None:
+            dq, dk, dv, dsinks = into
+        elif with_results:
+            new_dq, new_dk, new_dv = self._new
+            dq, dk, dv = new_dq and new_dq(q), new_dk and new_dk(k), new_dv and new_dv(v)
+            dsinks = _empty_like(sinks) if sinks is not None and self._wants_dsinks else None
+        try:
+            arguments = self.spare.pop()
+        except IndexError:  # this is the first pass, or others are running
+            arguments = self._structure.from_buffer_copy(self._template)
+        pack_backward(
+            arguments,
+            BACKWARD_ADDRESS,
+            *(a, b, c, d, e),
+            0 if dq is None else dq.data_ptr(),
+            0 if dk is None else dk.data_ptr(),
+            0 if dv is None else dv.data_ptr(),
+            lse.data_ptr(),
+            0 if dlse is None else dlse.data_ptr(),
+            0 if dsinks is None else dsinks.data_ptr(),
+        )
+        for name in self._given:
+            setattr(arguments, name, getattr(call.call, name).data_ptr())
+        return arguments, Gradients(dq, dk, dv, dsinks)
+
+    def fill_idle(self, call: BackwardCall, result: Gradients) -> None:
+        for gradient in result:
+            if gradient is not None:
+                gradient.zero_()
+        dsinks = result.dsinks
+        if dsinks is not None and call.dlse is not None:
+            # The lse of a row without keys is its sink.
+            rows = call.dlse.transpose(-1, -2).flatten(end_dim=-2)
+            if (starts := call.call.cu_seqlens_q) is not None:
+                row = torch.arange(len(rows), device=rows.device)
+                loose = (row < starts[0]) | (row >= starts[-1])
+                rows = rows.masked_fill(loose[:, None], 0)
+            dsinks += rows.sum(0)
+
+    def inputs(self, call: BackwardCall) -> dict[str, Tensor]:
+        do, (q, k, v, o, *_), lse, dlse = call[:4]
+        named = {"d_o": do, "q": q, "k": k, "v": v, "o": o, "lse": lse, "dlse": dlse}
+        given = {name: tensor for name, tensor in named.items() if tensor is not None}
+        return given | call.call.extras()
+
+    def outputs(self) -> dict[str, TensorView]:
+        return self._outputs
+
+    def result(self, written: Mapping[str, Tensor]) -> Gradients:
+        found = {
+            name: tensor[0] if self._is_packed.get(name) else tensor
+            for name, tensor in written.items()
+        }
+        return Gradients(**found)
