@@ -26,11 +26,9 @@ TMA, PING_PONG, OWN_OUTPUT, LAST = _rung(18), _rung(21), _rung(24), _rung(29)
 CONSUMER, PRODUCER = "sm90/consumer.cuh", "sm90/producer.cuh"
 PRODUCTS, SHAPE, STAGING = "sm90/products.cuh", "sm90/shape.cuh", "sm90/warp_output.cuh"
 ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
-EMPTY_K, EMPTY_V = (
-    f"ptx::mbarrier_wait(smem_.{name}_empty(ring_.stage), ring_.parity ^ 1);" for name in "kv"
-)
-FULL_K = "ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity);"
-RELEASED_V = "release(smem_.v_empty(v_.stage));"
+EMPTY = "to.acquire(ring_);"
+FULL_K = "smem_.k_pipeline().wait(k_);"
+RELEASED_V = "smem_.v_pipeline().release(v_);"
 STORES_READ = "if (lane_id() == 0) ptx::tma_wait_read();"
 HEIGHT = "8 * Base::kRowBytes"
 
@@ -89,7 +87,7 @@ MUTATIONS = (
         "wrong parity at the first wait for an empty buffer",
         DEADLOCK,
         PING_PONG,
-        (Edit(PRODUCER, EMPTY_K, EMPTY_K.replace(" ^ 1", "")),),
+        (Edit(PRODUCER, EMPTY, "to.acquire(ring_.stage, ring_.parity ^ 1);"),),
     ),
     TOO_MANY_BYTES,
     Mutation(
@@ -102,7 +100,7 @@ MUTATIONS = (
         "the producer never waits for an empty buffer",
         "mbarrier-overflow",
         PING_PONG,
-        (Edit(PRODUCER, EMPTY_K), Edit(PRODUCER, EMPTY_V)),
+        (Edit(PRODUCER, EMPTY),),
     ),
     Mutation(
         "consumers arrive twice at the empty barrier",

@@ -128,8 +128,8 @@ MIXED_UP = {
     "V for K": in_step("c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.q(), c.v())"),
     "K for V": in_step("(c.o(), p, c.v())", "(c.o(), p, c.k())"),
     "K for Q": in_step("c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.k(), c.q())"),
-    "a tile for a barrier": Edit(PRODUCER, "smem_.k_full(ring_.stage)", "smem_.k(ring_.stage)"),
-    "a barrier for a tile": Edit(PRODUCER, "load_keys(smem_.k(", "load_keys(smem_.k_full("),
+    "a tile for a barrier": Edit(PRODUCER, "= to.full(ring_.stage)", "= to.tile(ring_.stage)"),
+    "a barrier for a tile": Edit(PRODUCER, "load(to.tile(", "load(to.full("),
     "Q for O": in_step("c.rescale(c.o(), block)", "c.rescale(c.q(), block)"),
 }
 

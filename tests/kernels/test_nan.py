@@ -38,14 +38,14 @@ def assert_it_stays(out: Tensor, without: Tensor) -> None:
     assert_rows_are_the_same(out[0, :, 1], without[0, :, 1])
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("number", [1, 15, 26, 29])
-def test_a_nan_of_v_stays_in_its_head(number: int, value: float) -> None:
+def test_a_nan_of_v_stays_in_its_head(number: int) -> None:
     config = get_ladder(DType.BF16, 64, 2)[number - 1].config
     q, k, v = tensors(2, 256)
     without = attention(q, k, v, causal=True, config=config)
-    v[0, KEY, 0] = value
-    assert_it_stays(attention(q, k, v, causal=True, config=config), without)
+    for value in (math.nan, math.inf):
+        v[0, KEY, 0] = value
+        assert_it_stays(attention(q, k, v, causal=True, config=config), without)
 
 
 @pytest.mark.gpu

@@ -76,7 +76,7 @@ def test_clicking_a_rung_shows_its_diff_and_counters(tab: Tab, page: str) -> Non
     text = tab.evaluate("document.querySelector('#rung-2 .panel').innerText")
     for part in ("swizzled: False -> True", "wavefronts / needed", "SASS instructions"):
         assert part in text
-    assert "+  using Layout = XorSwizzle;\n" in text  # lines are copied as lines
+    assert "+  using Layout = fa::sm80::layout::XorSwizzle;\n" in text  # lines are copied as lines
     tab.click("#rung-2 > summary")
     assert tab.becomes(shown, False)
 

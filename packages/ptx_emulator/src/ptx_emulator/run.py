@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -74,18 +75,30 @@ def run(
         given = grid, block, args, dynamic_smem, checks, cluster, starts_early
         return Machine(program, memory, *given)
 
-    if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
+    if debugger is not None:
         machine = launched()
-        if debugger is not None:
-            machine.debugger = debugger
-            debugger.attach(machine)
+        machine.debugger = debugger
+        debugger.attach(machine)
         return _run(machine, schedule, seed)
-    before = memory.saved()
-    together = _run_together(launched())
-    if together is not None:
-        return together
-    memory.restore(before)
-    return _run(launched(), schedule, seed)
+    if schedule != LOCKSTEP and checks and program.meets_at_barriers:
+        before = memory.saved()
+        with _freed(launched()) as machine:
+            together = _run_together(machine)
+        if together is not None:
+            return together
+        memory.restore(before)
+    with _freed(launched()) as machine:
+        return _run(machine, schedule, seed)
+
+
+@contextmanager
+def _freed(machine: Machine) -> Iterator[Machine]:
+    """Free what a machine has after its run. It knows its units and they know it: Python would
+    leave such a circle of megabytes for later."""
+    try:
+        yield machine
+    finally:
+        vars(machine).clear()
 
 
 def _run_together(machine: Machine) -> RunResult | None:

@@ -3,5 +3,5 @@
 `flash_attention`, also from the command line.
 
 `flash_attention` serves `check`, `explain`, `tune` and `tuning` under its own name. A module is
-imported when it is used, so that help waits for no torch.
+imported when it is used, so that a list of commands waits for no torch.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts `flash-attention`, whose help need not wait for torch.
+"""Starts `flash-attention`, whose lists need not wait for torch.
 
 Importing the package imports torch, since it defines torch operators. For the command line the
 package is at first only a place to find modules in; a command that computes imports all of it.

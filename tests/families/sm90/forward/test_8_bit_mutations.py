@@ -40,12 +40,12 @@ MUTATIONS = [
     Mutation(
         "what is converted has not arrived",
         "race",
-        Edit(CONVERTER, "ptx::mbarrier_wait(full, ring_.parity);"),
+        Edit(CONVERTER, "from.wait(ring_);"),
     ),
     Mutation(
         "the consumers still read what is overwritten",
         "race",
-        Edit(CONVERTER, "ptx::mbarrier_wait(empty, ring_.parity ^ 1);"),
+        Edit(CONVERTER, "to.acquire(ring_);"),
     ),
     Mutation(
         "the products do not see what was written",
@@ -58,9 +58,9 @@ MUTATIONS = [
         Edit(CONVERTER, "__syncwarp();"),
     ),
     Mutation(
-        "where keys land is never empty again",
+        "where keys and values land is never empty again",
         DEADLOCK,
-        Edit(CONVERTER, ", landing_.k_empty(stage)"),
+        Edit(CONVERTER, ", from.empty(ring_.stage)"),
     ),
     Mutation(
         "keys are passed on by one warp of three",
@@ -97,13 +97,13 @@ MUTATIONS = [
     Mutation(
         "Q is overwritten while it is read",
         "race",
-        Edit(CONVERTER, "ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);"),
+        Edit(CONVERTER, "converted_.q_pipeline().acquire(w, parity);"),
         PACKED,
     ),
     Mutation(
         "Q is passed on by nobody",
         DEADLOCK,
-        Edit(CONVERTER, "pass_on(converted_.q_full(w));"),
+        Edit(CONVERTER, "pass_on(converted_.q_pipeline().full(w));"),
         PACKED,
     ),
     Mutation(

@@ -46,17 +46,17 @@ MUTATIONS = [
     Mutation(
         "K is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity);"),
+        Edit(CONSUMER, "smem_.k_pipeline().wait(k_);"),
     ),
     Mutation(
         "V is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity);"),
+        Edit(CONSUMER, "smem_.v_pipeline().wait(v_);"),
     ),
     Mutation(
         "the producer does not wait until V was read",
         "race",
-        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);"),
+        Edit(PRODUCER, "smem_.v_pipeline().acquire(ring_);"),
     ),
     Mutation(
         "too many bytes of V are expected",
@@ -71,7 +71,7 @@ MUTATIONS = [
     Mutation(
         "Q is released before it arrives",
         DEADLOCK,
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.q_full(q_ring_.stage), q_ring_.parity);"),
+        Edit(CONSUMER, "smem_.q_pipeline().wait(q_ring_);"),
     ),
     Mutation(
         "the bytes of V are in the order of the keys",

@@ -44,7 +44,7 @@ MUTATIONS = [
     Mutation(
         "K is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);"),
+        Edit(CONSUMER, "smem_.k_pipeline().wait(half_, ring.parity, part);"),
     ),
     Mutation(
         "P of the other warpgroup is not waited for",
@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         "the producer does not wait until K was read",
         "race",
-        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.k_empty(ring_.stage, part), ring_.parity ^ 1);"),
+        Edit(PRODUCER, "smem_.k_pipeline().acquire(ring_, part);"),
     ),
     Mutation(
         "a half of V is released before it was read",
@@ -71,12 +71,12 @@ MUTATIONS = [
     Mutation(
         "the rotary columns are not released",
         DEADLOCK,
-        Edit(CONSUMER, "Base::release(smem_.k_empty(ring_.stage, kRotaryPart));"),
+        Edit(CONSUMER, "smem_.k_pipeline().release(ring_.stage, kRotaryPart);"),
     ),
     Mutation(
         "Q is not waited for",
         "race",
-        Edit(EXCHANGE, "ptx::mbarrier_wait(smem_.q_full(), tile_parity_);"),
+        Edit(EXCHANGE, "smem_.q_pipeline().wait(0, tile_parity_);"),
         STREAM_K,
     ),
     Mutation(

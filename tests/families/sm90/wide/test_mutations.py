@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 FOLDER = "sm90/wide"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE = f"{FOLDER}/schedule.cuh"
-MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/split_v/producer.cuh"
+PIPELINE, SHARED_PRODUCER = "sm90/pipeline.cuh", "sm90/split_v/producer.cuh"
 PLAIN = Case("", 70, 700, 128, 128, heads=2)
 LENGTHS = Case("", 70, 320, 128, 128, heads=2, batch=2, used=(130, 200))
 
@@ -41,31 +41,35 @@ MUTATIONS = [
     Mutation(
         "K is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);"),
+        Edit(CONSUMER, "smem_.k_pipeline().wait(half_, ring.parity, part);"),
     ),
     Mutation(
         "V is not waited for",
         "uninitialised-shared",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.v_full(half_), ring_.stage);"),
+        Edit(CONSUMER, "smem_.v_pipeline().wait(half_, ring_.stage);"),
     ),
     Mutation(
         "the barriers of K do not alternate",
         "race",
-        Edit(MEMORY, "this->own_barrier(stage * kColumnParts + part)", "this->own_barrier(part)"),
+        Edit(
+            PIPELINE,
+            "(stage * Parts + part)",
+            "((Parts > 1 && stage < Stages ? 0 : stage) * Parts + part)",
+        ),
     ),
     Mutation(
         "the producer does not wait until K was read",
         "race",
         Edit(
             PRODUCER,
-            "ptx::mbarrier_wait(smem_.k_empty(1 - ring_.stage, part), ring_.parity ^ "
-            "(1 - ring_.stage));",
+            "ptx::mbarrier_wait(smem_.k_pipeline().empty(1 - ring_.stage, part),\n"
+            "                       ring_.parity ^ (1 - ring_.stage));",
         ),
     ),
     Mutation(
         "the producer does not wait until V was read",
         "race",
-        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.v_empty(half), ring_.stage ^ 1);"),
+        Edit(PRODUCER, "smem_.v_pipeline().acquire(half, ring_.stage);"),
     ),
     Mutation(
         "a part of K is released while it is read",

@@ -185,7 +185,7 @@ def test_two_files_are_compared(tmp_path: Path) -> None:
     second.write_text('{"grid": "fa3"}')
     said = refuse("bench", "--compare", str(first), str(second))
     assert said.endswith(
-        "device is missing; there must be device, date, commit, command, grid, dtype, rows"
+        "device is missing; there are device, date, commit, command, grid, dtype, rows"
     )
 
 

@@ -103,17 +103,10 @@ def emulate(
         kernel_config, batch=batch, seq_len=rows, heads=heads, stored_heads=stored, causal=causal
     )
     order = {"schedule": schedule, "seed": seed}
-    settings = {"arch": target, "plant": plant, **order}
-    try:
-        kernel = _run(name, kernel_config, problem, target, edited or mistake, order)
-    except LaunchError as error:
-        print_stopped(error)
-        if json is not None:
-            write_record(json, {**settings, "ok": False, "stopped": str(error)})
-        raise typer.Exit(1) from error
+    found = _run(name, kernel_config, problem, target, edited or mistake, order)
     if json is not None:
-        write_record(json, {**settings, **kernel.to_dict()})
-    if not kernel.ok:
+        write_record(json, {"arch": target, "plant": plant, **order, **found})
+    if not found["ok"]:
         raise typer.Exit(1)
 
 
@@ -124,8 +117,9 @@ def _run(
     arch: str,
     change: EditedRung | Plant | None,
     order: Mapping[str, Any],
-) -> EmulatedKernel:
-    """Run a kernel, as it is, edited or with a planted mistake, and print what became of it."""
+) -> dict[str, Any]:
+    """Run a kernel, as it is, edited or with a planted mistake. Print and return what became of
+    it."""
     with quiet_compiles(), TemporaryDirectory() as folder:
         include = INCLUDE_DIR
         compile_unit: CompileUnit | None = None
@@ -135,14 +129,18 @@ def _run(
             include = edited_headers(change.edits, Path(folder))
             compile_unit = compiler(include)
             print_plant(change, include)
-        kernel = problem.run(config, arch, compile_unit=compile_unit, **order)
+        try:
+            kernel = problem.run(config, arch, compile_unit=compile_unit, **order)
+        except LaunchError as error:
+            print_stopped(error)
+            return {"ok": False, "stopped": str(error)}
         _print(name, kernel, arch, order["schedule"])
         print_findings(kernel.findings, include)
     if not isinstance(change, Plant):
         _print_counters(kernel)
     elif not kernel.check.ok and not kernel.findings:
         print_mends([NUMBERS])
-    return kernel
+    return kernel.to_dict()
 
 
 def _edited(file: Path | None, others: Mapping[str, object]) -> EditedRung | None:

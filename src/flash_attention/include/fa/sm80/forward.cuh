@@ -7,7 +7,6 @@
 #pragma once
 #include <fa/attn/kv_order.cuh>
 #include <fa/attn/row_end.cuh>
-#include <fa/attn/slots.cuh>
 #include <fa/attn/softmax.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/memory.cuh>

@@ -84,16 +84,16 @@ class Consumer : public Products<Config_> {
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
   // Wait until the next K, or the next V, is in its stage.
-  __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
-  __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
+  __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
+  __device__ void wait_v() { smem_.v_pipeline().wait(v_); }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   __device__ void release_k() {
-    release(smem_.k_empty(k_.stage));
+    smem_.k_pipeline().release(k_);
     k_.advance();
   }
   __device__ void release_v() {
-    release(smem_.v_empty(v_.stage));
+    smem_.v_pipeline().release(v_);
     v_.advance();
   }
   __device__ void queries_read() { Config::Output::queries_read(*this); }
@@ -143,7 +143,7 @@ class Consumer : public Products<Config_> {
   __device__ int warpgroup() const { return warpgroup_; }
   __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
   __device__ QTile own_o_tile() const { return smem_.own_o(warpgroup_); }
-  __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
+  __device__ void release_q() { smem_.q_pipeline().release(warpgroup_); }
   __device__ u32 word() const { return smem_.mail().shared + warpgroup_ * sizeof(u32); }
 
  private:
@@ -171,10 +171,6 @@ class Consumer : public Products<Config_> {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
   }
 
-  static __device__ void release(ptx::Mbarrier empty) {
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
-  }
-
   // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
     const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
@@ -191,7 +187,7 @@ class Consumer : public Products<Config_> {
     stats_.reset();
     o_.zero();
     stats_.grew = false;
-    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q has arrived
+    smem_.q_pipeline().wait(warpgroup_, tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     block_ = end - 1;

@@ -66,31 +66,33 @@ class Producer {
   }
 
   __device__ void load_k(Tile tile, int block) {
-    ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
-    load_keys(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), tile, block);
+    load_keys(smem_.k_pipeline(), maps_.k, tile, block);
   }
 
   __device__ void load_v(Tile tile, int block) {
-    ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
-    load_keys(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), tile, block);
+    load_keys(smem_.v_pipeline(), maps_.v, tile, block);
     ring_.advance();
   }
 
-  __device__ void load_keys(KVTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
+  __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, Tile tile,
                             int block) {
+    to.acquire(ring_);  // all have released the stage
+    const ptx::Mbarrier full = to.full(ring_.stage);
     ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
-    Config::Pages::load(to, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_, args_);
+    Config::Pages::load(to.tile(ring_.stage), map, full, kv_head_, block * Config::kBC, tile.batch,
+                        sequence_, args_);
   }
 
   __device__ void load_q(Tile tile) {
     if (Config::kConvertQueries) return;
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
-      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the previous Q was read
-      ptx::mbarrier_arrive_expect(smem_.q_full(w), Shape<Config>::kQLoadBytes);
+      smem_.q_pipeline().acquire(w, tile_parity_);  // the previous Q was read
+      const ptx::Mbarrier full = smem_.q_pipeline().full(w);
+      ptx::mbarrier_arrive_expect(full, Shape<Config>::kQLoadBytes);
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_load_4d(smem_.q(w).panel(p), maps_.q, smem_.q_full(w), p * QTile::kColumns,
+        ptx::tma_load_4d(smem_.q(w).panel(p), maps_.q, full, p * QTile::kColumns,
                          tile.head * Config::Rows::kGroup, q_row(tile, w), sequence_.q_batch);
     }
   }

@@ -5,14 +5,31 @@
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm90/pipeline.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
 
+// The mailbox for the next tile, from `start` on: a pair of barriers, then 16 bytes of a tile, as many of its
+// sequence, and what the kernel puts there.
 struct Mail {
+  static constexpr int kBarrierBytes = 2 * ptx::kMbarrierBytes;
+
   ptx::Mbarrier full, empty;
   u32 tile, sequence, shared;
+
+  __device__ explicit Mail(u32 start)
+      : full{start},
+        empty{start + ptx::kMbarrierBytes},
+        tile((start + kBarrierBytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes),
+        sequence(tile + kChunkBytes),
+        shared(sequence + kChunkBytes) {}
+
+  // Where a mailbox ends, without what the kernel puts there.
+  static __device__ constexpr int end(int start) {
+    return (start + kBarrierBytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes + 2 * kChunkBytes;
+  }
 };
 
 template <class Config>
@@ -20,41 +37,37 @@ class SharedMemory {
   using QTile = typename Shape<Config>::QTile;
   static constexpr int kStages = Config::kStages;
   static constexpr int kConsumers = Config::kConsumers;
-  static constexpr int kQBytes = kConsumers * QTile::kBytes;
-  static constexpr int kKBytes = kStages * Shape<Config>::KVTile::kBytes;
-  static constexpr int kOBytes = Config::Output::kOwnBuffer ? kQBytes : 0;
 
  public:
   using KVTile = typename Shape<Config>::KVTile;
-  static constexpr int kBytes = kQBytes + 2 * kKBytes + kOBytes + Config::kBarrierBytes;
+  using QPipeline = Pipeline<QTile, kConsumers>;  // a buffer for each warpgroup
+  using KVPipeline = Pipeline<KVTile, kStages>;
+
+ private:
+  static constexpr int kK = QPipeline::kTileBytes;
+  static constexpr int kV = kK + KVPipeline::kTileBytes;
+  static constexpr int kO = kV + KVPipeline::kTileBytes;
+  static constexpr int kQBarriers = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
+  static constexpr int kKBarriers = kQBarriers + QPipeline::kBarrierBytes;
+  static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
+  static constexpr int kMail = kVBarriers + KVPipeline::kBarrierBytes;
+
+ public:
+  static constexpr int kBytes = kQBarriers + Config::kBarrierBytes;
+  static_assert(Mail::end(kMail) + kConsumers * sizeof(u32) <= kBytes);
 
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
-  __device__ QTile q(int warpgroup) const { return QTile(base_ + warpgroup * QTile::kBytes); }
-  __device__ KVTile k(int stage) const { return KVTile(base_ + kQBytes + stage * KVTile::kBytes); }
-  __device__ KVTile v(int stage) const { return KVTile(k(stage).address + kKBytes); }
+  __device__ QPipeline q_pipeline() const { return {base_, base_ + kQBarriers}; }
+  __device__ KVPipeline k_pipeline() const { return {base_ + kK, base_ + kKBarriers}; }
+  __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
+  __device__ QTile q(int warpgroup) const { return q_pipeline().tile(warpgroup); }
+  __device__ KVTile k(int stage) const { return k_pipeline().tile(stage); }
+  __device__ KVTile v(int stage) const { return v_pipeline().tile(stage); }
   __device__ QTile own_o(int warpgroup) const {
-    return QTile(base_ + kQBytes + 2 * kKBytes + warpgroup * QTile::kBytes);
+    return QTile(base_ + kO + warpgroup * QTile::kBytes);
   }
-
-  // Full: the data has arrived. Empty: its readers are done.
-  __device__ ptx::Mbarrier q_full(int warpgroup) const { return barrier(warpgroup); }
-  __device__ ptx::Mbarrier q_empty(int warpgroup) const { return barrier(kConsumers + warpgroup); }
-  __device__ ptx::Mbarrier k_full(int stage) const { return barrier(2 * kConsumers + stage); }
-  __device__ ptx::Mbarrier k_empty(int stage) const {
-    return barrier(2 * kConsumers + kStages + stage);
-  }
-  __device__ ptx::Mbarrier v_full(int stage) const {
-    return barrier(2 * kConsumers + 2 * kStages + stage);
-  }
-  __device__ ptx::Mbarrier v_empty(int stage) const {
-    return barrier(2 * kConsumers + 3 * kStages + stage);
-  }
-  __device__ Mail mail() const {
-    const u32 at = barrier(kBarriers + kBarriers % 2).address;
-    return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes,
-            at + 2 * kChunkBytes};
-  }
+  __device__ Mail mail() const { return Mail(base_ + kMail); }
 
   // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has
   // filled it, or all warps that convert.
@@ -64,15 +77,14 @@ class SharedMemory {
     constexpr int kFillers = kConverters ? kConverters : 1;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      ptx::mbarrier_init(q_full(w), Config::kConvertQueries ? kConverters : 1);
-      ptx::mbarrier_init(q_empty(w), kWarps);
+      q_pipeline().init(w, Config::kConvertQueries ? kConverters : 1, kWarps);
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(k_full(stage), kFillers);
-      ptx::mbarrier_init(v_full(stage), kFillers);
-      ptx::mbarrier_init(k_empty(stage), kConsumers * kWarps);
-      ptx::mbarrier_init(v_empty(stage), kConsumers * kWarps);
+      k_pipeline().init_full(stage, kFillers);
+      v_pipeline().init_full(stage, kFillers);
+      k_pipeline().init_empty(stage, kConsumers * kWarps);
+      v_pipeline().init_empty(stage, kConsumers * kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);
     ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters);
@@ -80,15 +92,6 @@ class SharedMemory {
   }
 
  private:
-  static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
-  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes +
-                    kConsumers * sizeof(u32) <=
-                Config::kBarrierBytes);
-
-  __device__ ptx::Mbarrier barrier(int i) const {
-    return {base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes};
-  }
-
   const u32 base_;
 };
 

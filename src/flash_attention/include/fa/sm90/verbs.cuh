@@ -4,7 +4,7 @@
 // FirstBlock how wide its first block is.
 #pragma once
 #include <fa/attn/rescale.cuh>
-#include <fa/attn/slots.cuh>
+#include <fa/attn/row_end.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/tile.cuh>
 

@@ -70,16 +70,16 @@ class Consumer {
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
   // Wait until the next K, or the next V, is in its stage.
-  __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
-  __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
+  __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
+  __device__ void wait_v() { smem_.v_pipeline().wait(v_); }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   __device__ void release_k() {
-    release(smem_.k_empty(k_.stage));
+    smem_.k_pipeline().release(k_);
     k_.advance();
   }
   __device__ void release_v() {
-    release(smem_.v_empty(v_.stage));
+    smem_.v_pipeline().release(v_);
     v_.advance();
   }
   __device__ void queries_read() {
@@ -157,10 +157,7 @@ class Consumer {
   }
   __device__ float zero() const { return __uint_as_float(args_.zero); }
 
-  static __device__ void release(ptx::Mbarrier empty) {
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
-  }
-  __device__ void release_q() { release(smem_.q_empty(q_ring_.stage)); }
+  __device__ void release_q() { smem_.q_pipeline().release(q_ring_); }
 
   __device__ float descale(const float* factors, const DescaleStrides& stride) const {
     return factors[tile_.batch * stride.batch + tile_.head / args_.heads_per_kv * stride.head];
@@ -191,7 +188,7 @@ class Consumer {
     stats_.grew = false;
     o_.zero();
     copy_.begin();
-    ptx::mbarrier_wait(smem_.q_full(q_ring_.stage), q_ring_.parity);  // Q has arrived
+    smem_.q_pipeline().wait(q_ring_);  // Q has arrived
     mail_parity_ ^= 1;
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     q_.begin(smem_.q(q_ring_.stage, warpgroup_), warp_in_group() * kWarpRows,

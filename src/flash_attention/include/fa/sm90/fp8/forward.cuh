@@ -2,7 +2,7 @@
 // The sm_90a kernel for e4m3: warpgroup 0 produces with few registers, the others consume with many.
 #pragma once
 #include <fa/attn/rescale.cuh>
-#include <fa/attn/slots.cuh>
+#include <fa/attn/row_end.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/consumer.cuh>
 #include <fa/sm90/fp8/powers.cuh>

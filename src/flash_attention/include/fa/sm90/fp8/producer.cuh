@@ -61,23 +61,23 @@ class Producer {
   }
 
   __device__ void load_k(const Source& source, int block) {
-    const ptx::Mbarrier full = smem_.k_full(ring_.stage);
-    ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
+    const ptx::Mbarrier full = smem_.k_pipeline().full(ring_.stage);
+    smem_.k_pipeline().acquire(ring_);  // all have released the stage
     ptx::mbarrier_arrive_expect(full, KTile::kBytes);
     source.load_k(smem_.k(ring_.stage), full, block);
   }
 
   __device__ void load_v(const Source& source, int block) {
-    const ptx::Mbarrier full = smem_.v_full(ring_.stage);
-    ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
+    const ptx::Mbarrier full = smem_.v_pipeline().full(ring_.stage);
+    smem_.v_pipeline().acquire(ring_);  // all have released the stage
     ptx::mbarrier_arrive_expect(full, VTile::kLoadedBytes);
     source.load_v(smem_.v(ring_.stage), full, block);
     ring_.advance();
   }
 
   __device__ void load_q(Tile tile) {
-    const ptx::Mbarrier full = smem_.q_full(q_ring_.stage);
-    ptx::mbarrier_wait(smem_.q_empty(q_ring_.stage), q_ring_.parity ^ 1);  // its last Q was read
+    const ptx::Mbarrier full = smem_.q_pipeline().full(q_ring_.stage);
+    smem_.q_pipeline().acquire(q_ring_);  // the Q before it was read
     ptx::mbarrier_arrive_expect(full, Config::kConsumers * QTile::kBytes);
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w)

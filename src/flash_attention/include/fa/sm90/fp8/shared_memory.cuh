@@ -3,6 +3,7 @@
 // then the mbarriers and the mailbox for the next tile.
 #pragma once
 #include <fa/ptx/async.cuh>
+#include <fa/sm90/pipeline.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 
@@ -26,55 +27,48 @@ class SharedMemory {
   static constexpr int kStages = Config::kStages;
   static constexpr int kConsumers = Config::kConsumers;
   static constexpr int kQBuffers = Config::kQBuffers;
-  static constexpr int kKOffset = kQBuffers * kConsumers * QTile::kBytes;
-  static constexpr int kCopyOffset = kKOffset + kStages * KTile::kBytes;
+  using QBarriers = PipelineBarriers<kQBuffers>;  // of the tiles of all warpgroups
+  using KPipeline = Pipeline<KTile, kStages>;
+  using VPipeline = Pipeline<VTile, kStages>;
+  static constexpr int kK = kQBuffers * kConsumers * QTile::kBytes;
+  static constexpr int kCopy = kK + KPipeline::kTileBytes;
   static constexpr int kCopyBytes =
       kWarpgroupSize * Config::Promotion::template kThreadBytes<Config::kDHead>;
-  static constexpr int kVOffset = kCopyOffset + kConsumers * kCopyBytes;
-  static constexpr int kBarrierOffset = kVOffset + kStages * VTile::kBytes;
+  static constexpr int kV = kCopy + kConsumers * kCopyBytes;
+  static constexpr int kQBarriers = kV + VPipeline::kTileBytes;
+  static constexpr int kKBarriers = kQBarriers + QBarriers::kBarrierBytes;
+  static constexpr int kVBarriers = kKBarriers + KPipeline::kBarrierBytes;
+  static constexpr int kMail = kVBarriers + VPipeline::kBarrierBytes;
 
  public:
-  static constexpr int kBytes = kBarrierOffset + Config::kBarrierBytes;
+  static constexpr int kBytes = kQBarriers + Config::kBarrierBytes;
+  static_assert(Mail::end(kMail) <= kBytes);
 
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
+  __device__ QBarriers q_pipeline() const { return {base_ + kQBarriers}; }
+  __device__ KPipeline k_pipeline() const { return {base_ + kK, base_ + kKBarriers}; }
+  __device__ VPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
+  __device__ Mail mail() const { return Mail(base_ + kMail); }
   __device__ QTile q(int buffer, int warpgroup) const {
     return QTile(base_).after(buffer * kConsumers + warpgroup);
   }
-  __device__ KTile k(int stage) const { return KTile(base_ + kKOffset).after(stage); }
-  __device__ VTile v(int stage) const { return VTile(base_ + kVOffset + stage * VTile::kBytes); }
+  __device__ KTile k(int stage) const { return k_pipeline().tile(stage); }
+  __device__ VTile v(int stage) const { return v_pipeline().tile(stage); }
   // What this thread of a warpgroup has of the copy of O.
   __device__ u32 copy(int warpgroup) const {
-    return base_ + kCopyOffset + warpgroup * kCopyBytes +
-           threadIdx.x % kWarpgroupSize * kChunkBytes;
-  }
-
-  // Full: the data has arrived. Empty: its readers are done.
-  __device__ ptx::Mbarrier q_full(int buffer) const { return barrier(buffer); }
-  __device__ ptx::Mbarrier q_empty(int buffer) const { return barrier(kQBuffers + buffer); }
-  __device__ ptx::Mbarrier k_full(int stage) const { return of_stage(0, stage); }
-  __device__ ptx::Mbarrier k_empty(int stage) const { return of_stage(1, stage); }
-  __device__ ptx::Mbarrier v_full(int stage) const { return of_stage(2, stage); }
-  __device__ ptx::Mbarrier v_empty(int stage) const { return of_stage(3, stage); }
-  __device__ Mail mail() const {
-    const u32 at = barrier(kBarriers).address;
-    return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes, 0};
+    return base_ + kCopy + warpgroup * kCopyBytes + threadIdx.x % kWarpgroupSize * kChunkBytes;
   }
 
   // One thread fills; every warp of the consumers arrives once at an empty barrier.
   __device__ void init_barriers() const {
     constexpr int kWarps = kConsumers * kWarpgroupSize / kWarpSize;
 #pragma unroll
-    for (int buffer = 0; buffer < kQBuffers; ++buffer) {
-      ptx::mbarrier_init(q_full(buffer), 1);
-      ptx::mbarrier_init(q_empty(buffer), kWarps);
-    }
+    for (int buffer = 0; buffer < kQBuffers; ++buffer) q_pipeline().init(buffer, 1, kWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(k_full(stage), 1);
-      ptx::mbarrier_init(k_empty(stage), kWarps);
-      ptx::mbarrier_init(v_full(stage), 1);
-      ptx::mbarrier_init(v_empty(stage), kWarps);
+      k_pipeline().init(stage, 1, kWarps);
+      v_pipeline().init(stage, 1, kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);
     ptx::mbarrier_init(mail().empty, kWarps);
@@ -82,17 +76,6 @@ class SharedMemory {
   }
 
  private:
-  static constexpr int kBarriers = 2 * kQBuffers + 4 * kStages + 2;  // an even number
-  static_assert(kBarrierOffset % kChunkBytes == 0);
-  static_assert(kBarriers * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
-
-  __device__ ptx::Mbarrier of_stage(int kind, int stage) const {
-    return barrier(2 * kQBuffers + kind * kStages + stage);
-  }
-  __device__ ptx::Mbarrier barrier(int i) const {
-    return {base_ + kBarrierOffset + i * ptx::kMbarrierBytes};
-  }
-
   const u32 base_;
 };
 

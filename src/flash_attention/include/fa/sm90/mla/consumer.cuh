@@ -109,11 +109,13 @@ class Consumer : public Exchanging<Config_> {
   __device__ void issue_scores(Scores& s, Ring<kStages> ring) {
     Math::issue_scores(
         s, rotary_q_, q_operand_, k_operand_.after(half_), half_, [this, ring](int part) {
-          ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
+          smem_.k_pipeline().wait(half_, ring.parity, part);  // these columns have arrived
         });
   }
   // The tensor cores have computed the scores of this block.
-  __device__ void announce_scores() { Base::release(smem_.s_full(half_)); }
+  __device__ void announce_scores() {
+    if (lane_id() == 0) ptx::mbarrier_arrive(smem_.s_full(half_));
+  }
   // Gives P and the maxima to the other warpgroup. P is written over the rotary columns.
   __device__ void write_weights(const Weights& p) {
     sync_warpgroup(half_);  // all four warps' products have read the rotary columns
@@ -122,7 +124,7 @@ class Consumer : public Exchanging<Config_> {
   }
   // This warp will not read the block again, of which the other warpgroup reads P.
   __device__ void release_own() {
-    Base::release(smem_.k_empty(half_, half_));
+    smem_.k_pipeline().release(half_, half_);
     Base::next_block();
   }
 
@@ -135,8 +137,8 @@ class Consumer : public Exchanging<Config_> {
   }
   // This warp will not read the block again.
   __device__ void release_theirs() {
-    Base::release(smem_.k_empty(ring_.stage, half_));
-    Base::release(smem_.k_empty(ring_.stage, kRotaryPart));
+    smem_.k_pipeline().release(ring_.stage, half_);
+    smem_.k_pipeline().release(ring_.stage, kRotaryPart);
     Base::next_block();
   }
 

@@ -34,8 +34,8 @@ class Producer
 
   template <class PartTile>
   __device__ void load_part(PartTile to, int part, const Tile& tile, int block) {
-    const ptx::Mbarrier full = smem_.k_full(ring_.stage, part);
-    ptx::mbarrier_wait(smem_.k_empty(ring_.stage, part), ring_.parity ^ 1);  // it was released
+    const ptx::Mbarrier full = smem_.k_pipeline().full(ring_.stage, part);
+    smem_.k_pipeline().acquire(ring_, part);  // the part was released
     ptx::mbarrier_arrive_expect(full, PartTile::kBytes);
     Config::Pages::load(to, maps_.k, full, kv_head_, block * Config::kBC, tile.batch, sequence_,
                         args_, part * kHalfColumns);

@@ -47,11 +47,13 @@ __device__ inline int nth_part(int stage, int n) {
   return n == kRotaryIndex ? kRotaryPart : n == 0 ? 1 - stage : stage;
 }
 
+using KBarriers = PipelineBarriers<kStages, kColumnParts>;
+
 template <class Config>
 using Exchange =
     split_v::ExchangeMemory<Config,
                             Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-                            (2 * kColumnParts + 1) * kStages>;
+                            KBarriers::kBarrierBytes + kStages * ptx::kMbarrierBytes>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -74,17 +76,11 @@ class SharedMemory : public Exchange<Config> {
   }
   __device__ PTile p(int stage) const { return PTile(rotary(stage).address); }
 
-  // Full: the data has arrived. Empty: its readers are done.
-  __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kColumnParts + part);
-  }
-  __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kColumnParts + part);
-  }
+  __device__ KBarriers k_pipeline() const { return {this->own_barriers()}; }
 
   // S of the stage is complete.
   __device__ ptx::Mbarrier s_full(int stage) const {
-    return this->own_barrier(2 * kStages * kColumnParts + stage);
+    return {this->own_barriers() + KBarriers::kBarrierBytes + stage * ptx::kMbarrierBytes};
   }
 
   // Each part of a stage is released by the four warps of one warpgroup: a half of V by the one that
@@ -92,11 +88,7 @@ class SharedMemory : public Exchange<Config> {
   __device__ void init_barriers() const {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-#pragma unroll
-      for (int part = 0; part < kColumnParts; ++part) {
-        ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
-      }
+      k_pipeline().init(stage, 1, split_v::kGroupWarps);
       ptx::mbarrier_init(s_full(stage), split_v::kGroupWarps);
     }
     this->init_exchange_barriers();

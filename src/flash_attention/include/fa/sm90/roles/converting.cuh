@@ -34,40 +34,37 @@ class LandingMemory : public SharedMemory<Config> {
 
  public:
   using KVTile = LandingTile<ConvertedTile::kCount * ConvertedTile::kColumns, Config::kBC>;
-  static constexpr int kBytes =
-      Converted::kBytes + 2 * kStages * KVTile::kBytes + Config::kLandingBarrierBytes;
+  using KVPipeline = Pipeline<KVTile, kStages>;
+
+ private:
+  static constexpr int kV = KVPipeline::kTileBytes;
+  static constexpr int kKBarriers = kV + KVPipeline::kTileBytes;
+  static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
+  static_assert(2 * KVPipeline::kBarrierBytes <= Config::kLandingBarrierBytes);
+
+ public:
+  static constexpr int kBytes = Converted::kBytes + kKBarriers + Config::kLandingBarrierBytes;
   static_assert(Config::kLandingColumns == KVTile::kColumns, "columns of a box of K or V");
 
   __device__ explicit LandingMemory(u32 base) : Converted(base), base_(base + Converted::kBytes) {}
 
-  __device__ KVTile k(int stage) const { return {base_ + stage * KVTile::kBytes}; }
-  __device__ KVTile v(int stage) const { return k(kStages + stage); }
-
-  __device__ ptx::Mbarrier k_full(int stage) const { return barrier(0, stage); }
-  __device__ ptx::Mbarrier k_empty(int stage) const { return barrier(1, stage); }
-  __device__ ptx::Mbarrier v_full(int stage) const { return barrier(2, stage); }
-  __device__ ptx::Mbarrier v_empty(int stage) const { return barrier(3, stage); }
+  __device__ KVPipeline k_pipeline() const { return {base_, base_ + kKBarriers}; }
+  __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
 
   // Every warp that converts arrives once at an empty barrier.
   __device__ void init_barriers() const {
     constexpr int kConverters = Config::kConvertingWarps;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(k_full(stage), 1);
-      ptx::mbarrier_init(v_full(stage), 1);
-      ptx::mbarrier_init(k_empty(stage), kConverters);
-      ptx::mbarrier_init(v_empty(stage), kConverters);
+      k_pipeline().init_full(stage, 1);
+      v_pipeline().init_full(stage, 1);
+      k_pipeline().init_empty(stage, kConverters);
+      v_pipeline().init_empty(stage, kConverters);
     }
     Converted::init_barriers();
   }
 
  private:
-  static_assert(4 * kStages * ptx::kMbarrierBytes <= Config::kLandingBarrierBytes);
-
-  __device__ ptx::Mbarrier barrier(int kind, int stage) const {
-    return {k(2 * kStages).address + (kind * kStages + stage) * ptx::kMbarrierBytes};
-  }
-
   const u32 base_;
 };
 
@@ -104,9 +101,9 @@ class Converter {
   __device__ void convert_queries(const Tile& tile, const attn::Sequence& sequence, u32 parity) {
 #pragma unroll 1
     for (int w = 0; w < Config::kConsumers; ++w) {
-      ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);  // the previous Q was read
+      converted_.q_pipeline().acquire(w, parity);  // the previous Q was read
       read_queries(converted_.q(w), tile, w, sequence);
-      pass_on(converted_.q_full(w));
+      pass_on(converted_.q_pipeline().full(w));
     }
   }
 
@@ -132,24 +129,23 @@ class Converter {
   }
 
   __device__ void convert_block(const Tile& tile, int first_key, int num_keys) {
-    const int stage = ring_.stage, head = kv_head<Config>(tile, args_);
+    const int head = kv_head<Config>(tile, args_);
     const int last_key = min(first_key + Config::kBC, num_keys) - 1;
     const FactorsOfRows k_factors(args_.k_descale, args_.k_descale_stride, tile.batch, head,
                                   first_key, last_key);
     const FactorsOfRows v_factors(args_.v_descale, args_.v_descale_stride, tile.batch, head,
                                   first_key, last_key);
-    wait(landing_.k_full(stage), converted_.k_empty(stage));
-    convert(landing_.k(stage), converted_.k(stage), k_factors);
-    pass_on(converted_.k_full(stage), landing_.k_empty(stage));
-    wait(landing_.v_full(stage), converted_.v_empty(stage));
-    convert(landing_.v(stage), converted_.v(stage), v_factors);
-    pass_on(converted_.v_full(stage), landing_.v_empty(stage));
+    convert(landing_.k_pipeline(), converted_.k_pipeline(), k_factors);
+    convert(landing_.v_pipeline(), converted_.v_pipeline(), v_factors);
     ring_.advance();
   }
 
-  __device__ void wait(ptx::Mbarrier full, ptx::Mbarrier empty) const {
-    ptx::mbarrier_wait(full, ring_.parity);       // the tile of 8 bits has arrived
-    ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all consumers have released that of 16 bits
+  __device__ void convert(typename Landing::KVPipeline from, typename Converted::KVPipeline to,
+                          const FactorsOfRows& factors) const {
+    from.wait(ring_);   // the tile of 8 bits has arrived
+    to.acquire(ring_);  // all consumers have released that of 16 bits
+    convert(from.tile(ring_.stage), to.tile(ring_.stage), factors);
+    pass_on(to.full(ring_.stage), from.empty(ring_.stage));
   }
 
   __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to,

@@ -6,7 +6,6 @@
 #include <fa/sm90/copy.cuh>
 #include <fa/sm90/forward.cuh>
 #include <fa/sm90/products.cuh>
-#include <fa/sm90/roles/specialised.cuh>
 #include <fa/sm90/tile_order.cuh>
 #include <fa/sm90/warp_output.cuh>
 

@@ -47,7 +47,7 @@ class Consumer : public Math_ {
     while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, tile_parity_)) {
       begin();
       static_cast<Own&>(*this).run_blocks();
-      release(smem_.q_empty());
+      smem_.q_pipeline().release(0);
       store();
     }
   }
@@ -125,9 +125,6 @@ class Consumer : public Math_ {
   // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
   static __device__ int warp_in_group() { return warp_id() % kGroupWarps; }
-  static __device__ void release(ptx::Mbarrier empty) {
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
-  }
 
   // V beyond the last key is undefined, so it is cleared, by this warpgroup.
   template <class VTile>
@@ -155,7 +152,7 @@ class Consumer : public Math_ {
     stats_.reset();
     stats_.grew = false;
     o_.zero();
-    ptx::mbarrier_wait(smem_.q_full(), tile_parity_);  // Q has arrived
+    smem_.q_pipeline().wait(0, tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
   }
 

@@ -58,11 +58,12 @@ class Producer {
 
   __device__ void load_q(const Tile& tile) {
     const int row = first_row<Config>(tile);
-    ptx::mbarrier_wait(smem_.q_empty(), tile_parity_ ^ 1);  // the previous Q was read
-    ptx::mbarrier_arrive_expect(smem_.q_full(), Shape<Config>::kQLoadBytes);
+    smem_.q_pipeline().acquire(0, tile_parity_);  // the previous Q was read
+    const ptx::Mbarrier full = smem_.q_pipeline().full(0);
+    ptx::mbarrier_arrive_expect(full, Shape<Config>::kQLoadBytes);
 #pragma unroll
     for (int p = 0; p < QTile::kCount; ++p)
-      ptx::tma_load_4d(smem_.q().panel(p), maps_.q, smem_.q_full(), p * QTile::kColumns,
+      ptx::tma_load_4d(smem_.q().panel(p), maps_.q, full, p * QTile::kColumns,
                        Rows::head(tile.head, row), sequence_.q_first + Rows::position(row),
                        sequence_.q_batch);
   }

@@ -3,6 +3,7 @@
 // mailbox for the next tile, and what the warpgroups tell each other of their rows.
 #pragma once
 #include <fa/ptx/async.cuh>
+#include <fa/sm90/pipeline.cuh>
 #include <fa/sm90/shared_memory.cuh>
 
 namespace fa::sm90::split_v {
@@ -11,10 +12,15 @@ inline constexpr int kHalves = 2;        // of V and O, one for each consumer wa
 inline constexpr int kStages = kHalves;  // turns with the blocks; warpgroup w has those of stage w
 inline constexpr int kGroupWarps = kWarpgroupSize / kWarpSize;
 
-// Of a kernel with `TileBytes` of tiles and `OwnBarriers` mbarriers of its own.
-template <class Config, int TileBytes, int OwnBarriers>
+// Of a kernel with `TileBytes` of tiles and `OwnBarrierBytes` of mbarriers of its own.
+template <class Config, int TileBytes, int OwnBarrierBytes>
 class ExchangeMemory {
+  using QBarriers = PipelineBarriers<1>;
+  static constexpr int kPFull = TileBytes + QBarriers::kBarrierBytes;
+  static constexpr int kOwn = kPFull + kStages * ptx::kMbarrierBytes;
+  static constexpr int kMail = kOwn + OwnBarrierBytes;
   static constexpr int kExchangeOffset = TileBytes + Config::kBarrierBytes;
+  static_assert(Mail::end(kMail) <= kExchangeOffset);
   static constexpr int kPairBytes = 2 * sizeof(float);  // a number for each row of a lane
   static constexpr int kPairsBytes = kWarpgroupSize * kPairBytes;
 
@@ -28,22 +34,18 @@ class ExchangeMemory {
   __device__ u32 maxima(int warpgroup) const { return pairs(warpgroup); }
   __device__ u32 sums(int warpgroup) const { return pairs(kHalves + warpgroup); }
 
-  // Full: the data has arrived. Empty: its readers are done.
-  __device__ ptx::Mbarrier q_full() const { return barrier(0); }
-  __device__ ptx::Mbarrier q_empty() const { return barrier(1); }
+  __device__ QBarriers q_pipeline() const { return {base_ + TileBytes}; }
   // P of the stage is written, and the maxima that it is relative to.
-  __device__ ptx::Mbarrier p_full(int stage) const { return barrier(2 + stage); }
-  __device__ Mail mail() const {
-    const u32 at = barrier(kBarriers).address;
-    return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes, 0};
+  __device__ ptx::Mbarrier p_full(int stage) const {
+    return {base_ + kPFull + stage * ptx::kMbarrierBytes};
   }
+  __device__ Mail mail() const { return Mail(base_ + kMail); }
 
  protected:
-  __device__ ptx::Mbarrier own_barrier(int i) const { return barrier(2 + kStages + i); }
+  __device__ u32 own_barriers() const { return base_ + kOwn; }
 
   __device__ void init_exchange_barriers() const {
-    ptx::mbarrier_init(q_full(), 1);
-    ptx::mbarrier_init(q_empty(), kHalves * kGroupWarps);
+    q_pipeline().init(0, 1, kHalves * kGroupWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_init(p_full(stage), kGroupWarps);
     ptx::mbarrier_init(mail().full, 1);
@@ -54,13 +56,6 @@ class ExchangeMemory {
   const u32 base_;
 
  private:
-  static constexpr int kBarriers = 2 + kStages + OwnBarriers + 2;  // an even number
-  static_assert(kBarriers % 2 == 0 && TileBytes % kChunkBytes == 0);
-  static_assert(kBarriers * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
-
-  __device__ ptx::Mbarrier barrier(int i) const {
-    return {base_ + TileBytes + i * ptx::kMbarrierBytes};
-  }
   __device__ u32 pairs(int i) const {
     return base_ + kExchangeOffset + i * kPairsBytes + threadIdx.x % kWarpgroupSize * kPairBytes;
   }

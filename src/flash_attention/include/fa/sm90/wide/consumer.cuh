@@ -75,22 +75,22 @@ class Consumer : public Exchanging<Config_> {
     Math::issue_scores(
         s, q_operand_, k_operand_,
         [this, ring](int part) {
-          ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
+          smem_.k_pipeline().wait(half_, ring.parity, part);  // these columns have arrived
         },
-        [this](int part) { Base::release(smem_.k_empty(half_, part)); });
+        [this](int part) { smem_.k_pipeline().release(half_, part); });
   }
   // This warp will not read K again, of which only the last part was not released.
   __device__ void release_keys() {
-    Base::release(smem_.k_empty(half_, Tiles<Config>::kColumnParts - 1));
+    smem_.k_pipeline().release(half_, Tiles<Config>::kColumnParts - 1);
   }
 
   // Waits for this warpgroup's half of V. Both warpgroups visit all blocks, so its parity alternates.
   __device__ void wait_values() {
-    ptx::mbarrier_wait(smem_.v_full(half_), ring_.stage);
+    smem_.v_pipeline().wait(half_, ring_.stage);
     Base::clear_tail(smem_.v(half_));
   }
   // This warp will not read V again.
-  __device__ void release_values() { Base::release(smem_.v_empty(half_)); }
+  __device__ void release_values() { smem_.v_pipeline().release(half_); }
 
  private:
   using Base::smem_, Base::half_, Base::ring_;

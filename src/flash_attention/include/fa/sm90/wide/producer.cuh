@@ -28,8 +28,9 @@ class Producer
 #pragma unroll
     for (int n = 0; n < kHalves; ++n) {
       const int half = n == 0 ? 1 - ring_.stage : ring_.stage;
-      ptx::mbarrier_wait(smem_.v_empty(half), ring_.stage ^ 1);  // the previous V was read
-      load_keys(smem_.v(half), maps_.v, smem_.v_full(half), tile, block, half * T::kHalfColumns);
+      smem_.v_pipeline().acquire(half, ring_.stage);  // the previous V was read
+      load_keys(smem_.v(half), maps_.v, smem_.v_pipeline().full(half), tile, block,
+                half * T::kHalfColumns);
     }
     ring_.advance();
   }
@@ -40,8 +41,10 @@ class Producer
   template <class PartTile>
   __device__ void load_part(PartTile to, int part, const Tile& tile, int block) {
     // The previous K was read: that of the other stage, which is a phase behind if it comes after this one.
-    ptx::mbarrier_wait(smem_.k_empty(1 - ring_.stage, part), ring_.parity ^ (1 - ring_.stage));
-    load_keys(to, maps_.k, smem_.k_full(ring_.stage, part), tile, block, part * T::kPartColumns);
+    ptx::mbarrier_wait(smem_.k_pipeline().empty(1 - ring_.stage, part),
+                       ring_.parity ^ (1 - ring_.stage));
+    load_keys(to, maps_.k, smem_.k_pipeline().full(ring_.stage, part), tile, block,
+              part * T::kPartColumns);
   }
 
   template <class KeysTile>

@@ -39,13 +39,19 @@ struct Tiles {
                 "a part of K and a half of V are whole panels");
 };
 
+// There is one buffer of K, but its barriers alternate, so that a warpgroup, which computes every other block's
+// scores, misses no phase of its own.
+template <class Config>
+using KBarriers = PipelineBarriers<kStages, Tiles<Config>::kColumnParts>;
+using VBarriers = PipelineBarriers<kHalves>;
+
 template <class Config>
 using Exchange =
     split_v::ExchangeMemory<Config,
                             Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
                                 kHalves * Tiles<Config>::HalfTile::kBytes +
                                 kStages * Tiles<Config>::PTile::kBytes,
-                            2 * kStages * Tiles<Config>::kColumnParts + 2 * kHalves>;
+                            KBarriers<Config>::kBarrierBytes + VBarriers::kBarrierBytes>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -67,35 +73,17 @@ class SharedMemory : public Exchange<Config> {
   }
   __device__ PTile p(int stage) const { return PTile(v(kHalves).address).after(stage); }
 
-  // Full: the data has arrived. Empty: its readers are done. There is one buffer of K, but its barriers
-  // alternate, so that a warpgroup, which computes every other block's scores, misses no phase of its own.
-  __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kColumnParts + part);
-  }
-  __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kColumnParts + part);
-  }
-  __device__ ptx::Mbarrier v_full(int half) const {
-    return this->own_barrier(2 * kStages * kColumnParts + half);
-  }
-  __device__ ptx::Mbarrier v_empty(int half) const {
-    return this->own_barrier(2 * kStages * kColumnParts + kHalves + half);
+  __device__ KBarriers<Config> k_pipeline() const { return {this->own_barriers()}; }
+  __device__ VBarriers v_pipeline() const {
+    return {this->own_barriers() + KBarriers<Config>::kBarrierBytes};
   }
 
   // K is released by the warpgroup that computes its scores, a half of V by the one that multiplies with it.
   __device__ void init_barriers() const {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage)
+    for (int stage = 0; stage < kStages; ++stage) k_pipeline().init(stage, 1, split_v::kGroupWarps);
 #pragma unroll
-      for (int part = 0; part < kColumnParts; ++part) {
-        ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
-      }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      ptx::mbarrier_init(v_full(half), 1);
-      ptx::mbarrier_init(v_empty(half), split_v::kGroupWarps);
-    }
+    for (int half = 0; half < kHalves; ++half) v_pipeline().init(half, 1, split_v::kGroupWarps);
     this->init_exchange_barriers();
   }
 };
