@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
 DRAWN = 300  # problems of a family
-KERNELS = 16  # of a family that every run of the tests compiles
+KERNELS = 12  # of a family that every run of the tests compiles
 ON_GPU = 50
 SHRINK_TRIES = 100
 
@@ -84,7 +84,7 @@ def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
 def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
     first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
     missing = pairs_of(rest, RandomProblem.features) - pairs_of(first, RandomProblem.features)
-    assert len(missing) < 10  # of more than 500
+    assert len(missing) < 20  # of more than 500
 
 
 ONCE_WRONG = [

@@ -258,19 +258,6 @@ def test_without_any_key_the_lse_is_the_sink(sinks: bool) -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_empty_pages_and_tables_are_no_keys() -> None:
-    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
-    none = torch.zeros(2, dtype=torch.int32)
-    for pages, columns in ((0, 3), (3, 0)):
-        k = torch.zeros(pages, 16, 2, 64, dtype=torch.bfloat16)
-        table = torch.zeros(2, columns, dtype=torch.int32)
-        out = attention(q, k, k, seqused_k=none, block_table=table)
-        assert bool((out == 0).all())
-        for config in (None, CONFIG):
-            assert Plan(Call(q, k, k, seqused_k=none, block_table=table), config).idle
-
-
-@pytest.mark.usefixtures("no_compile")
 def test_a_split_plan_packs_its_splits_and_its_maps() -> None:
     q, k, v = generate_qkv(3, 2, 14, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
     call = Call(q, k, v, split_keys=128)

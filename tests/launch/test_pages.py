@@ -21,6 +21,7 @@ from tests.gate import EXHAUSTIVE
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 SM80_CONFIG = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax"
+HOPPER = "hopper(BF16, 64, 1, 64, 2): tma+specialised"
 OPTIONS: list[dict[str, Any]] = [{}, {"causal": True}, {"window": (30, 4)}]
 
 
@@ -115,3 +116,16 @@ def test_a_gpu_reads_pages_with_ampere_kernels(page_keys: int, page: int | None)
         call.block_table[0, 0] = page
         dense.k[0, :page_keys] = dense.v[0, :page_keys] = 0
     check(on_gpu(call, SM80_CONFIG), dense)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_empty_pages_and_tables_are_no_keys() -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, torch.bfloat16)
+    none = torch.zeros(2, dtype=torch.int32)
+    for pages, columns in ((0, 3), (3, 0)):
+        k = torch.zeros(pages, 16, 2, 64, dtype=torch.bfloat16)
+        table = torch.zeros(2, columns, dtype=torch.int32)
+        out = attention(q, k, k, seqused_k=none, block_table=table)
+        assert bool((out == 0).all())
+        for config in (None, HOPPER):
+            assert Plan(Call(q, k, k, seqused_k=none, block_table=table), config).idle

@@ -29,7 +29,7 @@ from tests.families.sm90.fp8.transposed_cases import CASES, OVERLAPPED_T, case, 
 from tests.gate import EXHAUSTIVE, one_in
 
 
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_the_output_and_its_lse_are_right(name: str) -> None:
     config, of_case = CASES[name]
     call = of_case.call(config.d_head)
