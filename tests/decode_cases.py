@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
 from tests.feature_cases import Case, MadeCase
+from tests.gate import EXHAUSTIVE
 
 FAR = 10**6  # a page that no tensor has
 MIXED = (300, 129, 0)
@@ -127,5 +130,19 @@ DECODE_CASES = [
     ),
     DecodeCase(
         "pages of 32, d 128", Case("", 1, 96, 128, 128, batch=2, used=(96, 33), **FOUR), 64, 2, 32
+    ),
+]
+
+# Every other case, in one launch, in two or in both. All of them are tried with other splits in
+# tests/families/sm90.
+ALWAYS: dict[DecodeCase, tuple[int, ...]] = dict(
+    zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,))), strict=False)
+)
+IN_LAUNCHES = [
+    *(pytest.param(case, count, id=f"{case.name}-{count}") for case, count in ALWAYS.items()),
+    *(
+        pytest.param(case, (1, 2), id=f"{case.name}-(1, 2)", marks=EXHAUSTIVE)
+        for case in DECODE_CASES
+        if ALWAYS.get(case) != (1, 2)
     ),
 ]

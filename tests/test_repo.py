@@ -19,7 +19,7 @@ from flash_attention.ladder import get_ladder
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "src" / "flash_attention" / "include"
 HEADER_LINES, MODULE_LINES, FUNCTION_LINES = 250, 400, 60
-MOST_OPENED = 26  # headers, by the translation unit of a rung
+MOST_OPENED = 25  # headers, by the translation unit of a rung
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 OTHERS = re.compile(
     r"pip3? install [^`&;,#|\n]*\bflash[-_.]attention\b(?!-jit)|flash[-_.]attention\\?\["

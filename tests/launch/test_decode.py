@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from flash_attention.launch.emulation import Emulation
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
-from tests.decode_cases import DECODE_CASES, DecodeCase, in_pages, shuffled_table
+from tests.decode_cases import DECODE_CASES, IN_LAUNCHES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
 from tests.gate import EXHAUSTIVE
 
@@ -60,21 +59,6 @@ def emulated(short: DecodeCase, call: MadeCase, schedule: str = "lockstep") -> E
 
 ONE_OR_TWO = {1: 1 << 20, 2: 0}
 """How many rows of partial results the last CTA of a tile may combine, by the launches."""
-
-
-# Every other case, in one launch, in two or in both. All of them are tried with other splits in
-# tests/families/sm90.
-ALWAYS: dict[DecodeCase, tuple[int, ...]] = dict(
-    zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,))), strict=False)
-)
-IN_LAUNCHES = [
-    *(pytest.param(case, count, id=f"{case.name}-{count}") for case, count in ALWAYS.items()),
-    *(
-        pytest.param(case, (1, 2), id=f"{case.name}-(1, 2)", marks=EXHAUSTIVE)
-        for case in DECODE_CASES
-        if ALWAYS.get(case) != (1, 2)
-    ),
-]
 
 
 @pytest.mark.parametrize(("short", "launched"), IN_LAUNCHES)

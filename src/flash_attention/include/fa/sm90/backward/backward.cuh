@@ -6,7 +6,7 @@
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
 #include <fa/sm90/backward/query_gradient.cuh>
-#include <fa/sm90/backward/slots.cuh>
+#include <fa/sm90/backward/tile_order.cuh>
 
 namespace fa::sm90::backward {
 

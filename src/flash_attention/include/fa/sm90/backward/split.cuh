@@ -4,8 +4,8 @@
 #pragma once
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/score_warpgroup.cuh>
-#include <fa/sm90/backward/slots.cuh>
 #include <fa/sm90/backward/split_gradients.cuh>
+#include <fa/sm90/backward/tile_order.cuh>
 
 namespace fa::sm90::backward {
 
