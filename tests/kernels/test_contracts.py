@@ -129,7 +129,7 @@ MIXED_UP = {
     "K for V": in_step("(c.o(), p, c.v())", "(c.o(), p, c.k())"),
     "K for Q": in_step("c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.k(), c.q())"),
     "a tile for a barrier": Edit(PRODUCER, "= to.full(ring_.stage)", "= to.tile(ring_.stage)"),
-    "a barrier for a tile": Edit(PRODUCER, "load(to.tile(", "load(to.full("),
+    "a barrier for a tile": Edit(PRODUCER, "= to.tile(ring_.stage)", "= to.full(ring_.stage)"),
     "Q for O": in_step("c.rescale(c.o(), block)", "c.rescale(c.q(), block)"),
 }
 

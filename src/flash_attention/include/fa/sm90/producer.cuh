@@ -77,10 +77,11 @@ class Producer {
   __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, Tile tile,
                             int block) {
     to.acquire(ring_);  // all have released the stage
+    const KVTile buffer = to.tile(ring_.stage);
     const ptx::Mbarrier full = to.full(ring_.stage);
     ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
-    Config::Pages::load(to.tile(ring_.stage), map, full, kv_head_, block * Config::kBC, tile.batch,
-                        sequence_, args_);
+    Config::Pages::load(buffer, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_,
+                        args_);
   }
 
   __device__ void load_q(Tile tile) {
