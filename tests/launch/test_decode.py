@@ -288,12 +288,6 @@ def test_compiled_functions_take_pages_and_splits() -> None:
     assert torch.equal(out, attention(*short.tensors(call), **arguments))
 
 
-@pytest.fixture
-def hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
-
-
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
