@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
-// and V into shared memory as buffers become empty.
+// The producer goes through the tiles, tells the consumers about each, and loads Q, K and V into shared
+// memory as buffers become empty. One thread does so, unless the slot Pages has another producer.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/async.cuh>
@@ -10,20 +10,74 @@
 
 namespace fa::sm90 {
 
+// What every producer has: the tile's sequence, and how Q is loaded.
 template <class Config, class Memory>
-class Producer {
+class QueryProducer {
   using QTile = typename Shape<Config>::QTile;
-  using KVTile = typename Memory::KVTile;
 
  public:
-  __device__ Producer(const Memory& smem, const TensorMaps& maps, const ForwardKernelArgs& args)
+  __device__ QueryProducer(const Memory& smem, const TensorMaps& maps,
+                           const ForwardKernelArgs& args)
       : smem_(smem), maps_(maps), args_(args) {}
 
-  __device__ void run() {
+  // The rows of Q wait in L2 until their buffer is empty.
+  __device__ void prefetch_q(Tile tile) const {
+#pragma unroll
+    for (int w = 0; w < Config::kConsumers; ++w)
+#pragma unroll
+      for (int p = 0; p < QTile::kCount; ++p)
+        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head * Config::Rows::kGroup,
+                             q_row(tile, w), sequence_.q_batch);
+  }
+
+ protected:
+  __device__ void prefetch_maps() const {
     ptx::tma_prefetch_map(maps_.q);
     ptx::tma_prefetch_map(maps_.k);
     ptx::tma_prefetch_map(maps_.v);
     ptx::tma_prefetch_map(maps_.o);
+  }
+
+  __device__ void load_q(Tile tile) {
+    if (Config::kConvertQueries) return;
+#pragma unroll
+    for (int w = 0; w < Config::kConsumers; ++w) {
+      smem_.q_pipeline().acquire(w, tile_parity_);  // the previous Q was read
+      const ptx::Mbarrier full = smem_.q_pipeline().full(w);
+      ptx::mbarrier_arrive_expect(full, Shape<Config>::kQLoadBytes);
+#pragma unroll
+      for (int p = 0; p < QTile::kCount; ++p)
+        ptx::tma_load_4d(smem_.q(w).panel(p), maps_.q, full, p * QTile::kColumns,
+                         tile.head * Config::Rows::kGroup, q_row(tile, w), sequence_.q_batch);
+    }
+  }
+
+  const Memory& smem_;
+  const TensorMaps& maps_;
+  const ForwardKernelArgs& args_;
+  attn::Sequence sequence_ = {};
+  int kv_head_ = 0;  // of the tile; a division per block would delay the copies
+  Ring<Config::kStages> ring_;
+  u32 tile_parity_ = 0;
+
+ private:
+  __device__ int q_row(Tile tile, int warpgroup) const {
+    const int row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
+    return sequence_.q_first + Config::Rows::position(row);
+  }
+};
+
+template <class Config, class Memory>
+class Producer : public QueryProducer<Config, Memory> {
+  using Base = QueryProducer<Config, Memory>;
+  using KVTile = typename Memory::KVTile;
+
+ public:
+  static constexpr int kThreads = 1;
+  using Base::Base;
+
+  __device__ void run() {
+    this->prefetch_maps();
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile, next;
     for (bool more = walk.next(tile); more; tile = next) {
@@ -37,16 +91,6 @@ class Producer {
     walk.finish();
   }
 
-  // The rows of Q wait in L2 until their buffer is empty.
-  __device__ void prefetch_q(Tile tile) const {
-#pragma unroll
-    for (int w = 0; w < Config::kConsumers; ++w)
-#pragma unroll
-      for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head * Config::Rows::kGroup,
-                             q_row(tile, w), sequence_.q_batch);
-  }
-
  private:
   // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
@@ -55,7 +99,7 @@ class Producer {
     int block = end - 1;
     kv_head_ = kv_head<Config>(tile, args_);
     if (block >= first) load_k(tile, block);
-    load_q(tile);
+    this->load_q(tile);
     if (block >= first) load_v(tile, block);
     meanwhile();
     while (--block >= first) {
@@ -84,32 +128,8 @@ class Producer {
                         args_);
   }
 
-  __device__ void load_q(Tile tile) {
-    if (Config::kConvertQueries) return;
-#pragma unroll
-    for (int w = 0; w < Config::kConsumers; ++w) {
-      smem_.q_pipeline().acquire(w, tile_parity_);  // the previous Q was read
-      const ptx::Mbarrier full = smem_.q_pipeline().full(w);
-      ptx::mbarrier_arrive_expect(full, Shape<Config>::kQLoadBytes);
-#pragma unroll
-      for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_load_4d(smem_.q(w).panel(p), maps_.q, full, p * QTile::kColumns,
-                         tile.head * Config::Rows::kGroup, q_row(tile, w), sequence_.q_batch);
-    }
-  }
-
-  __device__ int q_row(Tile tile, int warpgroup) const {
-    const int row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
-    return sequence_.q_first + Config::Rows::position(row);
-  }
-
-  const Memory& smem_;
-  const TensorMaps& maps_;
-  const ForwardKernelArgs& args_;
-  attn::Sequence sequence_ = {};
-  int kv_head_ = 0;  // of the tile; a division per block would delay the copies
-  Ring<Config::kStages> ring_;
-  u32 tile_parity_ = 0;
+  using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
+  using Base::tile_parity_;
 };
 
 template <class T, class Config>

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producer of a paged KV cache: whole warps, because many small boxes make a block of keys. Every lane
+// has a box, reads the number of its page a block ahead, and loads it. Where no warp has to convert, two
+// warps share the boxes of K and two those of V.
+#pragma once
+#include <fa/sm90/producer.cuh>
+
+namespace fa::sm90 {
+
+// The page numbers of a lane's boxes in one block of keys. Lane l of the n-th of `Sharers` warps has the
+// boxes l * Sharers + n, and those of 32 lanes on.
+template <int PageKeys, int BlockKeys, int Sharers>
+struct PageNumbers {
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);
+  static constexpr int kBoxes = BlockKeys / kBoxKeys;
+  static constexpr int kPerLane = (kBoxes + Sharers * kWarpSize - 1) / (Sharers * kWarpSize);
+
+  int number[kPerLane];
+
+  // Beyond the last key its page is loaded again; these rows are masked or cleared.
+  __device__ void read(int block, int sharer, const int* table, int k_len) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (const int key = block * BlockKeys + box(i, sharer) * kBoxKeys; block >= 0)
+        number[i] = table[min(key, k_len - 1) / PageKeys];
+  }
+
+  static __device__ int box(int i, int sharer) {
+    return (i * kWarpSize + lane_id()) * Sharers + sharer;
+  }
+  // The boxes of the n-th warp.
+  static __device__ constexpr int count(int sharer) {
+    return (kBoxes - sharer + Sharers - 1) / Sharers;
+  }
+};
+
+template <class Config, class Memory, class Pages>
+class PageProducer : public QueryProducer<Config, Memory> {
+  using Base = QueryProducer<Config, Memory>;
+  using KVTile = typename Memory::KVTile;
+  static constexpr int kWarps = Pages::template kWarps<Config>;
+  static constexpr int kSharers = kWarps > 1 ? kWarps / 2 : 1;  // of the boxes of a block
+  using Numbers = PageNumbers<Pages::kPageKeys, Config::kBC, kSharers>;
+  static constexpr int kBoxBytes = KVTile::kBytes / Numbers::kBoxes;
+  static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+
+ public:
+  static constexpr int kThreads = kWarps * kWarpSize;
+  using Base::Base;
+
+  __device__ void run() {
+    if (warp_id() == 0)
+      lead();
+    else
+      follow();
+  }
+
+ private:
+  // The first warp goes through the tiles.
+  __device__ void lead() {
+    if (leads()) this->prefetch_maps();
+    typename Config::TileOrder::template Walk<Config> walk(args_);
+    Tile tile, next;
+    for (bool more = take(walk, tile); more; tile = next) {
+      sequence_ = Config::Lengths::sequence(args_, tile.batch);
+      if (leads()) {
+        Config::Queries::expect(*this, tile);
+        post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
+        walk.request();
+      }
+      load(tile, [&] { more = take(walk, next); });
+    }
+    if (!leads()) return;
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
+    walk.finish();
+  }
+
+  // The other warps learn of the tiles as the consumers do.
+  __device__ void follow() {
+    Tile tile;
+    while (take_tile<Config>(smem_.mail(), args_, tile, sequence_, tile_parity_)) load(tile, [] {});
+  }
+
+  template <class Walk>
+  static __device__ bool take(Walk& walk, Tile& tile) {
+    const bool more = __shfl_sync(~0u, leads() && walk.next(tile), 0);
+    tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
+            __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
+    return more;
+  }
+
+  // `meanwhile` runs once, after the load of the first block was issued.
+  template <class Work>
+  __device__ void load(Tile tile, Work meanwhile) {
+    const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
+    const int* const table = args_.block_table + tile.batch * args_.block_table_stride;
+    kv_head_ = kv_head<Config>(tile, args_);
+    numbers_.read(end - 1, sharer(), table, sequence_.k_len);
+    if (loads_q()) this->load_q(tile);
+#pragma unroll 1
+    for (int block = end - 1; block >= first; --block) {
+      Numbers ahead;
+      ahead.read(block - 1, sharer(), table, sequence_.k_len);
+      if (loads_k()) load_keys(smem_.k_pipeline(), maps_.k, block);
+      if (loads_v()) load_keys(smem_.v_pipeline(), maps_.v, block);
+      ring_.advance();
+      numbers_ = ahead;
+    }
+    meanwhile();
+    tile_parity_ ^= 1;
+  }
+
+  // The warp's boxes of a block.
+  __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, int block) {
+    to.acquire(ring_);  // all have released the stage
+    const KVTile buffer = to.tile(ring_.stage);
+    const ptx::Mbarrier full = to.full(ring_.stage);
+    if (leads()) ptx::mbarrier_arrive_expect(full, Numbers::count(sharer()) * kBoxBytes);
+    __syncwarp();  // the barrier expects the bytes
+#pragma unroll
+    for (int i = 0; i < Numbers::kPerLane; ++i)
+      if (const int box = Numbers::box(i, sharer()); box < Numbers::kBoxes) {
+        const int row = box * Numbers::kBoxKeys;
+        Pages::load_box(buffer, row, map, full, kv_head_,
+                        (block * Config::kBC + row) % Pages::kPageKeys, numbers_.number[i]);
+      }
+  }
+
+  static __device__ bool leads() { return lane_id() == 0; }
+  // Warps with even numbers load K, the others V. Q is loaded beside V, which is needed later than K.
+  static __device__ bool loads_k() { return kWarps == 1 || warp_id() % 2 == 0; }
+  static __device__ bool loads_v() { return kWarps == 1 || warp_id() % 2 == 1; }
+  static __device__ bool loads_q() { return leads() && (kWarps == 1 || warp_id() == 1); }
+  static __device__ int sharer() { return kSharers == 1 ? 0 : warp_id() / 2; }
+
+  using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
+  using Base::tile_parity_;
+  Numbers numbers_;
+};
+
+}  // namespace fa::sm90
