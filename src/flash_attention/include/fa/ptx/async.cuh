@@ -123,6 +123,15 @@ __device__ inline void tma_load_4d(u32 smem, const TensorMap& map, Mbarrier barr
       : "memory");
 }
 
+__device__ inline void tma_load_5d(u32 smem, const TensorMap& map, Mbarrier barrier, int x0, int x1,
+                                   int x2, int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem),
+      "l"(&map), "r"(barrier.address), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+      : "memory");
+}
+
 // Prefetches the box into L2.
 __device__ inline void tma_prefetch_4d(const TensorMap& map, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),

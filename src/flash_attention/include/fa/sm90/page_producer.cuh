@@ -17,12 +17,14 @@ struct PageNumbers {
 
   int number[kPerLane];
 
-  // Beyond the last key its page is loaded again; these rows are masked or cleared.
+  // Beyond the last key its page is loaded again; these rows are masked or cleared. There may be no block.
   __device__ void read(int block, int sharer, const int* table, int k_len) {
+    if (block < 0) return;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i)
-      if (const int key = block * BlockKeys + box(i, sharer) * kBoxKeys; block >= 0)
-        number[i] = table[min(key, k_len - 1) / PageKeys];
+    for (int i = 0; i < kPerLane; ++i) {
+      const int key = block * BlockKeys + box(i, sharer) * kBoxKeys;
+      number[i] = table[min(key, k_len - 1) / PageKeys];
+    }
   }
 
   static __device__ int box(int i, int sharer) {
@@ -93,21 +95,31 @@ class PageProducer : public QueryProducer<Config, Memory> {
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
-    const int* const table = args_.block_table + tile.batch * args_.block_table_stride;
+    table_ = args_.block_table + tile.batch * args_.block_table_stride;
     kv_head_ = kv_head<Config>(tile, args_);
-    numbers_.read(end - 1, sharer(), table, sequence_.k_len);
-    if (loads_q()) this->load_q(tile);
-#pragma unroll 1
-    for (int block = end - 1; block >= first; --block) {
-      Numbers ahead;
-      ahead.read(block - 1, sharer(), table, sequence_.k_len);
-      if (loads_k()) load_keys(smem_.k_pipeline(), maps_.k, block);
-      if (loads_v()) load_keys(smem_.v_pipeline(), maps_.v, block);
-      ring_.advance();
-      numbers_ = ahead;
-    }
+    ahead_.read(end - 1, sharer(), table_, sequence_.k_len);
+    int block = end - 1;
+    if (loads_q() && kWarps > 1) this->load_q(tile);
+    if (block >= first) load_k(block);
+    if (loads_q() && kWarps == 1) this->load_q(tile);
+    if (block >= first) load_v(block);
     meanwhile();
+    while (--block >= first) {
+      load_k(block);
+      load_v(block);
+    }
     tile_parity_ ^= 1;
+  }
+
+  __device__ void load_k(int block) {
+    numbers_ = ahead_;
+    ahead_.read(block - 1, sharer(), table_, sequence_.k_len);
+    if (kWarps == 1 || warp_id() % 2 == 0) load_keys(smem_.k_pipeline(), maps_.k, block);
+  }
+
+  __device__ void load_v(int block) {
+    if (kWarps == 1 || warp_id() % 2 == 1) load_keys(smem_.v_pipeline(), maps_.v, block);
+    ring_.advance();
   }
 
   // The warp's boxes of a block.
@@ -127,15 +139,63 @@ class PageProducer : public QueryProducer<Config, Memory> {
   }
 
   static __device__ bool leads() { return lane_id() == 0; }
-  // Warps with even numbers load K, the others V. Q is loaded beside V, which is needed later than K.
-  static __device__ bool loads_k() { return kWarps == 1 || warp_id() % 2 == 0; }
-  static __device__ bool loads_v() { return kWarps == 1 || warp_id() % 2 == 1; }
+  // Warps with odd numbers load V, which is needed later than K, so one of them waits for Q's buffer.
   static __device__ bool loads_q() { return leads() && (kWarps == 1 || warp_id() == 1); }
   static __device__ int sharer() { return kSharers == 1 ? 0 : warp_id() / 2; }
 
   using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
   using Base::tile_parity_;
-  Numbers numbers_;
+  const int* table_;  // of the sequence
+  Numbers numbers_, ahead_;  // of the block that is loaded, and of the next one
 };
 
 }  // namespace fa::sm90
+
+namespace fa::sm90::pages {
+
+// A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists.
+template <int PageKeys>
+struct ByWarps {
+  static constexpr int kPageKeys = PageKeys;
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
+  // Where keys are converted, the other warps of the producer's warpgroup do that.
+  template <class Config>
+  static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
+};
+
+// A box has the keys that a page and a block have in common, and the columns of a panel.
+template <int PageKeys>
+struct PanelBoxes : ByWarps<PageKeys> {
+  static constexpr bool kGrouped = false;
+  template <class Config, class Memory>
+  using Producer = PageProducer<Config, Memory, PanelBoxes>;
+
+  template <class KVTile>
+  static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
+                                  int kv_head, int key, int page) {
+    static_assert(ByWarps<PageKeys>::template kBoxKeys<KVTile::kRows> * KVTile::kRowBytes % 128 == 0,
+                  "TMA writes to multiples of 128 bytes");
+#pragma unroll
+    for (int p = 0; p < KVTile::kCount; ++p)
+      ptx::tma_load_4d(tile.panel(p) + row * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
+                       kv_head, key, page);
+  }
+};
+
+// A box has whole rows: groups of eight keys, each with all panels.
+template <int PageKeys>
+struct GroupBoxes : ByWarps<PageKeys> {
+  static constexpr bool kGrouped = true;
+  template <class Config, class Memory>
+  using Producer = PageProducer<Config, Memory, GroupBoxes>;
+
+  template <class KVTile>
+  static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
+                                  int kv_head, int key, int page) {
+    ptx::tma_load_5d(tile.group(row / kGroupRows), map, full, 0, 0, kv_head * KVTile::kCount,
+                     key / kGroupRows, page);
+  }
+};
+
+}  // namespace fa::sm90::pages

@@ -134,10 +134,11 @@ class Producer : public QueryProducer<Config, Memory> {
 
 template <class T, class Config>
 concept PagesSlot =
-    requires(typename Shape<Config>::KVTile tile, const TensorMap& map, ptx::Mbarrier full,
-             const attn::Sequence& sequence, const ForwardKernelArgs& args) {
+    requires {
       { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
-      T::load(tile, map, full, 0, 0, 0, sequence, args);
+      { T::template kWarps<Config> } -> Same<const int&>;
+      { T::kGrouped } -> Same<const bool&>;
+      typename T::template Producer<Config, SharedMemory<Config>>;
     };
 
 template <class T, class Config>
@@ -152,8 +153,17 @@ __device__ constexpr int common_divisor(int a, int b) { return b ? common_diviso
 
 namespace fa::sm90::pages {
 
+// One thread loads whole blocks, or pages one after the other.
+struct OneProducer {
+  static constexpr bool kGrouped = false;  // the panels of a tile follow each other
+  template <class Config>
+  static constexpr int kWarps = 1;  // that load
+  template <class Config, class Memory>
+  using Producer = sm90::Producer<Config, Memory>;
+};
+
 // The keys of a sequence are contiguous in their tensor.
-struct Contiguous {
+struct Contiguous : OneProducer {
   template <int BlockKeys>
   static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
 
@@ -171,7 +181,7 @@ struct Contiguous {
 // A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists.
 // Beyond the last key its page is loaded again; these rows are masked or cleared.
 template <int PageKeys>
-struct Paged {
+struct Paged : OneProducer {
   template <int BlockKeys>
   static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
 
@@ -198,7 +208,7 @@ struct Paged {
 // ahead of their boxes, because every read waits for memory. Beyond the last key its page is loaded again;
 // these rows are masked or cleared.
 template <int PageKeys>
-struct SmallPaged {
+struct SmallPaged : OneProducer {
   template <int BlockKeys>
   static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
 

@@ -80,7 +80,7 @@ struct Products {
 #pragma unroll
       for (int n = 0; n < Config::kBC / 16; ++n) {
         u32 k[4];
-        ptx::ldmatrix_x4(k, keys + n * 16 * KVTile::kRowBytes);
+        ptx::ldmatrix_x4(k, keys + n * 2 * KVTile::kGroupBytes);
         mma<DType>(s.v[0][2 * n], q, k[0], k[1]);
         mma<DType>(s.v[0][2 * n + 1], q, k[2], k[3]);
       }

@@ -12,6 +12,7 @@ namespace fa::sm90 {
 inline constexpr int kWarpgroupSize = 128;
 inline constexpr int kWarpgroupRows = 64;  // of one wgmma
 inline constexpr int kWarpRows = 16;
+inline constexpr int kGroupRows = 8;  // after which the swizzle repeats
 
 // The columns of panels that take the least shared memory.
 template <int DHead>
@@ -34,12 +35,16 @@ struct Panels {
 
 // A tile by its address. Products take it as an operand: a descriptor of its first 16-deep step, to
 // which the distances of the other steps are added.
-template <int DHead, int Rows, int Columns = kTightColumns<DHead>>
+//
+// The panels follow each other, or, if the tile is `Grouped`, the groups of eight rows do, each with all its
+// panels: whole rows are then contiguous enough for one box of TMA.
+template <int DHead, int Rows, int Columns = kTightColumns<DHead>, bool Grouped = false>
 struct SharedTile : Panels<DHead, Columns> {
   using Base = Panels<DHead, Columns>;
   static constexpr int kRows = Rows;
-  static constexpr int kPanelBytes = Rows * Base::kRowBytes;
-  static constexpr int kBytes = Base::kCount * kPanelBytes;
+  static constexpr int kBytes = Base::kCount * Rows * Base::kRowBytes;
+  static constexpr int kPanelBytes = (Grouped ? kGroupRows : Rows) * Base::kRowBytes;  // to the next
+  static constexpr int kGroupBytes = (Grouped ? Base::kCount : 1) * kGroupRows * Base::kRowBytes;
 
   // Q or K: contiguous along the contraction, which is d.
   struct RowOperand {
@@ -62,7 +67,7 @@ struct SharedTile : Panels<DHead, Columns> {
     u64 descriptor;
 
     // The 16 rows of step n.
-    __device__ u64 step(int n) const { return descriptor + (n * 16 * Base::kRowBytes >> 4); }
+    __device__ u64 step(int n) const { return descriptor + (n * 2 * kGroupBytes >> 4); }
     __device__ ColumnOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
   };
 
@@ -73,16 +78,19 @@ struct SharedTile : Panels<DHead, Columns> {
   // The n-th of consecutive tiles, of which this is the first.
   __device__ SharedTile after(int n) const { return SharedTile(address + n * kBytes); }
   __device__ u32 panel(int p) const { return address + p * kPanelBytes; }
+  __device__ u32 group(int n) const { return address + n * kGroupBytes; }
   __device__ u32 chunk(int row, int chunk) const {
     constexpr int kChunks = Base::kColumns / kChunkElements;
-    return address + chunk / kChunks * kPanelBytes + Base::place(row, chunk % kChunks);
+    const u32 first = Grouped ? group(row / kGroupRows) : address;
+    return first + chunk / kChunks * kPanelBytes +
+           Base::place(Grouped ? row % kGroupRows : row, chunk % kChunks);
   }
 
   __device__ RowOperand row_operand() const {
-    return {ptx::wgmma_descriptor(address, 16, 8 * Base::kRowBytes, Base::kRowBytes)};
+    return {ptx::wgmma_descriptor(address, 16, kGroupBytes, Base::kRowBytes)};
   }
   __device__ ColumnOperand column_operand() const {
-    return {ptx::wgmma_descriptor(address, kPanelBytes, 8 * Base::kRowBytes, Base::kRowBytes)};
+    return {ptx::wgmma_descriptor(address, kPanelBytes, kGroupBytes, Base::kRowBytes)};
   }
 };
 
@@ -103,7 +111,7 @@ struct Shape {
   static constexpr int kRows = used_rows(kGroup);  // of a warpgroup
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
-  using KVTile = Tile<Config::kBC>;
+  using KVTile = SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns, Config::Pages::kGrouped>;
 
   // The operand in uniform registers, from which products read it. The compiler puts it there by itself
   // where other registers are not scarce.

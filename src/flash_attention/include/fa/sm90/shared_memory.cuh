@@ -74,7 +74,8 @@ class SharedMemory {
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
-    constexpr int kFillers = kConverters ? kConverters : 1;
+    constexpr int kLoaders = Config::Pages::template kWarps<Config>;  // half of them load K, half V
+    constexpr int kFillers = kConverters ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
       q_pipeline().init(w, Config::kConvertQueries ? kConverters : 1, kWarps);
@@ -87,7 +88,7 @@ class SharedMemory {
       v_pipeline().init_empty(stage, kConsumers * kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters);
+    ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters + kLoaders - 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

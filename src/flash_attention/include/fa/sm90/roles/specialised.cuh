@@ -47,6 +47,7 @@ __device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args
   static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
   static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
   static_assert(PrefetchingProducer<Producer<Config, Memory>>, "Producer: what Queries needs");
+  using Producing = typename Config::Pages::template Producer<Config, Memory>;
   static_assert(check_host_numbers<Config, Memory::kBytes>());
   Config::Splits::begin();
   if (threadIdx.x == 0) smem.init_barriers();
@@ -54,7 +55,7 @@ __device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) Producer<Config, Memory>(smem, maps, args).run();
+    if (threadIdx.x < Producing::kThreads) Producing(smem, maps, args).run();
     if (threadIdx.x >= kWarpSize) help(smem);
   } else {
     if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();
