@@ -29,7 +29,8 @@ from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_is_grad_enabled = torch.is_grad_enabled
+_records = torch.is_grad_enabled
+_any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 @overload
@@ -118,38 +119,28 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
+    plain = deterministic is False and backward_config is None
+    backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
+    if not (ops.is_traced(q, k, v) or _any_transforms() or (_records() and call.needs_grad())):
+        plan = known_plan(call, config)
+        if plan is not None:
+            return plan.run(call, validate)
+    return _attention_slow_path(call, config, validate, backward)
+
+
+def _attention_slow_path(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Outputs:
+    """Run a call that no plan is known of, or that torch traces, transforms or records."""
     if call.window is not None:
         call = call.with_whole_window()
-    backward = NO_BACKWARD_OPTIONS
-    if deterministic is not False or backward_config is not None:
-        backward = BackwardOptions.of(backward_config, deterministic)
+    q, k, v = call[:3]
     is_traced = ops.is_traced(q, k, v)
-    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
+    is_recorded = not is_traced and _records() and call.needs_grad()
     if is_recorded:
         plan = plan_to_record(call, config)
         if plan is not None:
             return run_recorded(plan, call, validate, backward)
-    elif not is_traced:
-        try:
-            plan = known_plan(call, config)
-            if plan is not None:
-                return plan.run(call, validate)
-        except (RuntimeError, UnsupportedError):
-            if not ops.lacks_memory(q, k, v):
-                raise
-    return _attention_slow_path(call, config, validate, backward, is_traced, is_recorded)
-
-
-def _attention_slow_path(
-    call: Call,
-    config: GivenConfig | None,
-    validate: bool,
-    backward: BackwardOptions,
-    is_traced: bool,
-    is_recorded: bool,
-) -> Outputs:
-    """Run a call that no plan is known of, or that torch traces."""
-    q, k, v = call[:3]
     if needs_padding(q, v):
         return _padded_attention(call, config, validate, backward)
     if is_traced:

@@ -69,7 +69,7 @@ class Scene:
     def plan(self, call: Call) -> Plan:
         """The plan of the call, its keys cut as the scene says."""
 
-        def choose(problem: Problem, setting: Setting, *rest: Any, **asked: Any) -> Choice:
+        def choose(problem: Problem, setting: Setting, *given: Any, **asked: Any) -> Choice:
             return Choice(self.config, replace(setting, split=self.kv_splits(problem)), Rule.GIVEN)
 
         with patch.object(plans, "choose", choose):

@@ -288,12 +288,6 @@ def test_compiled_functions_take_pages_and_splits() -> None:
     assert torch.equal(out, attention(*short.tensors(call), **arguments))
 
 
-@pytest.fixture
-def hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
-
-
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -352,27 +346,3 @@ def test_split_unasked_they_are_right_on_a_gpu(batch: int) -> None:
 @pytest.mark.parametrize("config", [CONFIG, None], ids=["given", "selected"])
 def test_fixed_splits_on_a_gpu(config: HopperForwardKernelConfig | None) -> None:
     alone_and_together("cuda", config)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-def test_a_captured_call_follows_lengths_and_pages_that_change() -> None:
-    call = Case("", 1, 8192, 128, 128, 8, 2, 2, (8000, 3000), causal=True).make("cuda")
-    changed = Case("", 1, 8192, 128, 128, 8, 2, 2, (100, 8192), causal=True).make("cuda", seed=1)
-    table = shuffled_table(2, 128, "cuda")
-    k, v = (in_pages(t, table, 64) for t in (call.k, call.v))
-    other = table.flip(0).contiguous()
-    arguments = call.arguments | {"block_table": table.clone()}
-    out = torch.empty_like(call.q)
-    attention(call.q, k, v, out=out, **arguments)
-    call.assert_right(out)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        attention(call.q, k, v, out=out, **arguments)
-    call.q.copy_(changed.q)
-    k.copy_(in_pages(changed.k, other, 64))
-    v.copy_(in_pages(changed.v, other, 64))
-    arguments["block_table"].copy_(other)
-    arguments["seqused_k"].copy_(changed.keywords["seqused_k"])
-    graph.replay()
-    changed.assert_right(out)

@@ -84,7 +84,7 @@ class MadeCase:
     def plan(self, config: HopperMlaKernelConfig) -> Plan:
         """The plan of the call, its keys split as the case says."""
 
-        def choose(problem: Problem, setting: Setting, *rest: Any, **asked: Any) -> Choice:
+        def choose(problem: Problem, setting: Setting, *given: Any, **asked: Any) -> Choice:
             return Choice(config, replace(setting, split=self.kv_splits(problem)), Rule.GIVEN)
 
         with patch.object(plans, "choose", choose):

@@ -44,7 +44,7 @@ def holding(case: Case) -> HopperWideKernelConfig:
 def stream_k(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
     """The plan of a call whose keys are split evenly among so many CTAs."""
 
-    def choose(problem: Problem, setting: Setting, *rest: Any, **asked: Any) -> Choice:
+    def choose(problem: Problem, setting: Setting, *given: Any, **asked: Any) -> Choice:
         splits = KvSplits.even(problem, config.B_c, ctas, 1)
         return Choice(config, replace(setting, split=splits), Rule.GIVEN)
 

@@ -19,7 +19,7 @@ def test_selected_is_what_attention_runs_here_unless_another_architecture_is_nam
 ) -> None:
     asked: list[Device] = []
 
-    def choose(problem: Problem, setting: Setting, *, may_tune: bool) -> Choice:
+    def choose(problem: Problem, setting: Setting, families: object, *, may_tune: bool) -> Choice:
         assert not may_tune
         asked.append(setting.device)
         return Choice(select_config(problem, setting.arch), setting, Rule.HEURISTIC)
