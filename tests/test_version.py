@@ -45,7 +45,9 @@ def test_another_distribution_of_the_import_name_does_not_count(site: Path) -> N
 
 
 def test_the_name_is_that_of_the_project() -> None:
-    (name,) = re.findall(r'^name = "([^"]+)"', PYPROJECT.read_text(), re.M)
+    project = re.search(r'^\[project\]\nname = "([^"]+)"', PYPROJECT.read_text(), re.M)
+    assert project is not None
+    (name,) = project.groups()
     assert name == version.DISTRIBUTION == "flash-attention-jit"
     assert f'all = ["{name}[cli,plot,inspect]"]' in PYPROJECT.read_text()
     assert how_to_install("cli") == f"pip install '{name}[cli]'"

@@ -88,7 +88,7 @@ def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:
     kernel = config(dq="ordered", order="dynamic_8")
     made = recipe(kernel, deterministic=True)
     names = [step.unit.name for step in made.steps]
-    assert names == ["backward_prepare_bf16_16_turns", kernel.kernel_name()]
+    assert names == ["backward_prepare_bf16_16_ordered", kernel.kernel_name()]
     assert list(made.steps[1].maps) == ["q", "k", "v", "d_o", "dq", "dk", "dv"]
     assert made.steps[1].maps["dq"].box == (64, 1, 16, 1)
     rows = 4 * 2 * 512  # heads, batch, queries

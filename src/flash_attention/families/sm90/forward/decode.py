@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding: which kernel computes few queries, and into how many splits their keys are split."""
+"""Decoding: which kernel computes few queries, and into how many splits their keys are divided."""
 
 from __future__ import annotations
 
