@@ -14,6 +14,8 @@ from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 from flash_attention.call.transposed import has_transposed_v
 
+HEAD_ALIGNMENT = 128  # bytes of a swizzled row in shared memory
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -42,6 +44,7 @@ class Problem:
     seqused_k: bool = False
     page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
     pages: int = 0  # pages of k and of v
+    aligned_heads: bool = True  # heads of paged k and v are multiples of 128 bytes apart
     table_stride: int = 0  # elements from one row of the block table to the next
     out_dtype: torch.dtype | None = None  # of the output, if q, k and v are e4m3
     kv_dtype: torch.dtype | None = None  # of k and v, if it is not that of q
@@ -56,12 +59,16 @@ class Problem:
         rows_q, heads, d_head = q.shape[-3:]
         rows_k, heads_k, _ = k.shape[-3:]
         pages = page_keys = table_stride = 0
+        aligned_heads = True
         if call.block_table is not None:
             pages, page_keys = k.shape[:2]
             rows_k = page_keys * call.block_table.shape[1]
             if call.max_seqlen_k is not None:
                 rows_k = min(rows_k, int(call.bound_of_pages() or 0))
             table_stride = call.block_table.stride(0)
+            aligned_heads = all(
+                heads_k == 1 or x.stride(2) * x.element_size() % HEAD_ALIGNMENT == 0 for x in (k, v)
+            )
         packed_q, packed_k = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
         batch = q.shape[0] if call.cu_seqlens_q is None else len(call.cu_seqlens_q) - 1
         scale = d_head**-0.5 if call.softmax_scale is None else float(call.softmax_scale)
@@ -85,6 +92,7 @@ class Problem:
             seqused_k=call.seqused_k is not None,
             page_keys=page_keys,
             pages=pages,
+            aligned_heads=aligned_heads,
             table_stride=table_stride,
             out_dtype=output_dtype(q, call.out) if q.dtype == E4M3 else None,
             kv_dtype=None if k.dtype == q.dtype else k.dtype,

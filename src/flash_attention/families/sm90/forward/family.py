@@ -39,7 +39,7 @@ from flash_attention.families.sm90.forward.space import (
     hopper_search_space,
 )
 from flash_attention.families.sm90.forward.splits import KvSplits
-from flash_attention.families.sm90.forward.tensor_maps import describe_all
+from flash_attention.families.sm90.forward.tensor_maps import describe_all, loads_whole_rows
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
@@ -217,6 +217,7 @@ def _features(
     own = Sm90Features(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
         block_descales=asked.block_descales,
+        whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
         return replace(

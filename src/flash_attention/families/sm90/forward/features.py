@@ -59,6 +59,7 @@ class Sm90Features(Features):
     decode: bool = False  # one tile holds all heads that share a head of k and v
     splits: SplitKind = SplitKind.WHOLE
     one_launch: bool = False  # the last CTA of a tile combines its partial results
+    whole_rows: bool = False  # a box of a paged KV cache has all columns of its keys
 
     @property
     def is_decode(self) -> bool:
@@ -76,6 +77,7 @@ class Sm90Features(Features):
             "decode": self.decode and not self.is_split,
             self.splits.name.lower(): self.is_split,
             "one_launch": self.one_launch,
+            "whole_rows": self.whole_rows,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -109,7 +111,7 @@ class Sm90Features(Features):
         return Walk.PACKED if self.per_batch else Walk[order.name]
 
     def pages(self, block_keys: int) -> Variant:
-        """The variant that loads a block of keys."""
+        """The variant with which one thread loads a block of keys."""
         if not self.page_keys:
             return Variant("Pages", "sm90/pages", "Contiguous")
         small = self.box_keys(block_keys) < LARGE_BOX_KEYS
@@ -121,12 +123,19 @@ class Sm90Features(Features):
         shared = shared_bindings(self, sinks=self.sinks and not self.is_split)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
-        own: tuple[Binding, ...] = (*shared, self.rows(), splits, self.pages(config.B_c), *numbers)
+        own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(), *numbers)
         if not config.specialised:
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
         output = Variant("Output", "sm90/output", self._output(config))
         return (order, output, Variant("Descale", "sm90/descale", self._descale(config)), *own)
+
+    def _pages(self) -> Variant:
+        """The variant that loads a block of keys. Whole warps load pages."""
+        if not self.page_keys:
+            return Variant("Pages", "sm90/pages", "Contiguous")
+        boxes = "GroupBoxes" if self.whole_rows else "PanelBoxes"
+        return Variant("Pages", "sm90/pages", boxes, self.page_keys)
 
     def _host_numbers(self, config: HopperForwardKernelConfig) -> tuple[Number, ...]:
         """Return the numbers that launches and tensor maps use too. The headers assert them."""

@@ -62,7 +62,7 @@ class PageProducer : public QueryProducer<Config, Memory> {
   __device__ void lead() {
     if (leads()) this->prefetch_maps();
     typename Config::TileOrder::template Walk<Config> walk(args_);
-    Tile tile, next;
+    Tile tile = {}, next = {};  // other lanes give theirs to shuffles
     for (bool more = take(walk, tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
       if (leads()) {
@@ -145,7 +145,7 @@ class PageProducer : public QueryProducer<Config, Memory> {
 
   using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
   using Base::tile_parity_;
-  const int* table_;  // of the sequence
+  const int* table_;         // of the sequence
   Numbers numbers_, ahead_;  // of the block that is loaded, and of the next one
 };
 
@@ -174,8 +174,9 @@ struct PanelBoxes : ByWarps<PageKeys> {
   template <class KVTile>
   static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
                                   int kv_head, int key, int page) {
-    static_assert(ByWarps<PageKeys>::template kBoxKeys<KVTile::kRows> * KVTile::kRowBytes % 128 == 0,
-                  "TMA writes to multiples of 128 bytes");
+    static_assert(
+        ByWarps<PageKeys>::template kBoxKeys<KVTile::kRows> * KVTile::kRowBytes % 128 == 0,
+        "TMA writes to multiples of 128 bytes");
 #pragma unroll
     for (int p = 0; p < KVTile::kCount; ++p)
       ptx::tma_load_4d(tile.panel(p) + row * KVTile::kRowBytes, map, full, p * KVTile::kColumns,

@@ -133,13 +133,12 @@ class Producer : public QueryProducer<Config, Memory> {
 };
 
 template <class T, class Config>
-concept PagesSlot =
-    requires {
-      { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
-      { T::template kWarps<Config> } -> Same<const int&>;
-      { T::kGrouped } -> Same<const bool&>;
-      typename T::template Producer<Config, SharedMemory<Config>>;
-    };
+concept PagesSlot = requires {
+  { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
+  { T::template kWarps<Config> } -> Same<const int&>;
+  { T::kGrouped } -> Same<const bool&>;
+  typename T::template Producer<Config, SharedMemory<Config>>;
+};
 
 template <class T, class Config>
 concept QueriesSlot = requires(const Producer<Config, SharedMemory<Config>>& producer, Tile tile) {

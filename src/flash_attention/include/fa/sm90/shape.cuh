@@ -43,7 +43,8 @@ struct SharedTile : Panels<DHead, Columns> {
   using Base = Panels<DHead, Columns>;
   static constexpr int kRows = Rows;
   static constexpr int kBytes = Base::kCount * Rows * Base::kRowBytes;
-  static constexpr int kPanelBytes = (Grouped ? kGroupRows : Rows) * Base::kRowBytes;  // to the next
+  static constexpr int kPanelBytes =
+      (Grouped ? kGroupRows : Rows) * Base::kRowBytes;  // to the next
   static constexpr int kGroupBytes = (Grouped ? Base::kCount : 1) * kGroupRows * Base::kRowBytes;
 
   // Q or K: contiguous along the contraction, which is d.
@@ -111,7 +112,8 @@ struct Shape {
   static constexpr int kRows = used_rows(kGroup);  // of a warpgroup
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
-  using KVTile = SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns, Config::Pages::kGrouped>;
+  using KVTile =
+      SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns, Config::Pages::kGrouped>;
 
   // The operand in uniform registers, from which products read it. The compiler puts it there by itself
   // where other registers are not scarce.
