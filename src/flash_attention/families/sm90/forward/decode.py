@@ -29,7 +29,8 @@ def choose_splits(
 ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
     """Return the config and the KV splits for decoding, or why another kernel is better.
 
-    Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
+    Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors. If
+    sequences differ in length, the device splits them.
     """
     if not hopper_d_head(problem):
         most = max(D_HEADS)
@@ -41,6 +42,9 @@ def choose_splits(
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
+    if problem.per_batch and split_keys is None:
+        ctas = config.side_by_side * num_sms
+        return config, KvSplits.on_device(problem, config.B_c, ctas)
     blocks = -(-problem.seq_k // config.B_c)
     least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
     kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
@@ -49,8 +53,6 @@ def choose_splits(
 
 def why_not_decode(problem: Problem) -> str | None:
     """Return why a problem is not decoding, or None if a warpgroup has room for its queries."""
-    if problem.total_q is not None:
-        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
     if problem.idle:
         return "there is nothing to compute"
     if problem.seq_q * problem.heads_per_kv > WARPGROUP_ROWS:

@@ -124,7 +124,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             scratch=split.scratch(problem, config.consumers),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
-            arrivals=tiles * config.consumers if split.one_launch else 0,
+            arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
         )
 
     def _combining(

@@ -34,6 +34,7 @@ class SplitKind(Enum):
     WHOLE = "Whole"
     FIXED = "Fixed"
     EVEN = "Even"
+    ON_DEVICE = "OnDevice"  # stream-K by the lengths of the sequences, which the device reads
 
 
 class Walk(Enum):
@@ -44,6 +45,7 @@ class Walk(Enum):
     DYNAMIC = "Dynamic"
     PACKED = "Packed"  # DYNAMIC for sequences that differ in length
     STREAM_K = "StreamK"  # each CTA has as many key blocks, of one tile or of several
+    ON_DEVICE = "OnDevice"  # STREAM_K for sequences that differ in length
 
     @property
     def counts_tiles(self) -> bool:
@@ -107,7 +109,8 @@ class Sm90Features(Features):
         """Return the order in which the tiles of a kernel are computed: `order`, unless the lengths
         or the splits ask for another."""
         if self.is_decode:
-            return Walk.STREAM_K if self.splits is SplitKind.EVEN else Walk.ONE_EACH
+            orders = {SplitKind.EVEN: Walk.STREAM_K, SplitKind.ON_DEVICE: Walk.ON_DEVICE}
+            return orders.get(self.splits, Walk.ONE_EACH)
         return Walk.PACKED if self.per_batch else Walk[order.name]
 
     def pages(self, block_keys: int) -> Variant:
@@ -119,8 +122,10 @@ class Sm90Features(Features):
 
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
-        # What combines partial results adds the sink of a row, so that it is added once.
-        shared = shared_bindings(self, sinks=self.sinks and not self.is_split)
+        # What combines partial results adds the sink of a row, so that it is added once. With
+        # splits on the device, some rows have no partial results.
+        may_end = not self.is_split or self.splits is SplitKind.ON_DEVICE
+        shared = shared_bindings(self, sinks=self.sinks and may_end)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(), *numbers)
@@ -161,6 +166,8 @@ class Sm90Features(Features):
         return "PerBlock" if self.block_descales else "PerHead"
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
+        if self.splits is SplitKind.ON_DEVICE:
+            return "WholeOrCombined"
         if self.is_decode:
             partial = "Combined" if self.one_launch else "Partial"
             return partial if self.is_split else "Direct"

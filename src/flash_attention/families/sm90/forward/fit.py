@@ -27,7 +27,7 @@ def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: KvSpl
     check_columns(config, problem)
     if problem.page_keys:
         _check_page_fits(config, problem.page_keys)
-    if split is not None and problem.total_q is not None:
+    if split is not None and split.ctas == 0 and problem.total_q is not None:
         raise UnsupportedError(
             "split_keys is given with cu_seqlens_q, and the keys of packed queries are not split;"
             " leave split_keys out, or pass q with a batch dimension"

@@ -31,6 +31,7 @@ class KvSplits:
     key_blocks: int  # key blocks of the longest sequence
     heads_together: int
     one_launch: bool = False  # the last CTA of a tile combines its partial results
+    ctas: int = 0  # that share the key blocks of all tiles, if the device splits them
 
     @classmethod
     def of_keys(
@@ -72,6 +73,12 @@ class KvSplits:
         blocks = max(blocks, min(least, whole.key_blocks))
         return replace(whole, kind=SplitKind.EVEN, blocks=blocks)
 
+    @classmethod
+    def on_device(cls, problem: Problem, block_keys: int, ctas: int) -> KvSplits:
+        """Make splits that `ctas` CTAs compute from the lengths of the sequences."""
+        whole = cls.whole(problem, block_keys)
+        return replace(whole, kind=SplitKind.ON_DEVICE, one_launch=True, ctas=ctas)
+
     def within_tiles(self) -> KvSplits:
         """Return splits that do not span tiles, or these ones if those would be much longer."""
         if self.blocks > self.key_blocks:
@@ -84,6 +91,8 @@ class KvSplits:
     def with_launches(self, problem: Problem) -> KvSplits:
         """Return the splits with `one_launch` if a tile has few rows of partial results. More are
         left to a second kernel, which has a CTA for every row. The bits are the same."""
+        if self.ctas:
+            return self
         rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
         partials = -(-self.key_blocks // self.blocks) + (self.kind is SplitKind.EVEN)
         few = partials <= MOST_PARTIALS_AT_ONCE and rows * partials <= MOST_ROWS_AT_ONCE
@@ -110,15 +119,20 @@ class KvSplits:
 
     def num_ctas(self, problem: Problem, consumers: int) -> int:
         """Count the CTAs, one per split."""
+        if self.ctas:
+            return self.ctas
         tiles = self.num_tiles(problem, consumers)
         if self.kind is SplitKind.EVEN:
             return -(-tiles * self.key_blocks // self.blocks)
         return tiles * -(-self.key_blocks // self.blocks)
 
     def num_partial_rows(self, problem: Problem, consumers: int) -> int:
-        """Count the rows of all partial results. A split has one for every tile that it touches."""
+        """Count the rows of all partial results. A split has one for every tile that it touches, or
+        two if the device splits: one for the tile that it begins in, one for that it ends in."""
         partials = self.num_ctas(problem, consumers)
-        if self.kind is SplitKind.EVEN:
+        if self.ctas:
+            partials *= 2
+        elif self.kind is SplitKind.EVEN:
             partials += self.num_tiles(problem, consumers)
         return partials * min(self.tile_rows(consumers), problem.seq_q * self.heads_together)
 

@@ -25,6 +25,7 @@ concept MaskSlot =
       { mask.end_key(row, sequence) } -> Same<int>;
       { mask.first_query(row, sequence) } -> Same<int>;
       { mask.end_query(row, sequence) } -> Same<int>;
+      { mask.most_keys(row, sequence) } -> Same<int>;
     };
 
 }  // namespace fa::attn
@@ -75,6 +76,10 @@ struct Full {
   __device__ int end_key(int /*row*/, const Sequence& sequence) const { return sequence.k_len; }
   __device__ int first_query(int /*key*/, const Sequence&) const { return 0; }
   __device__ int end_query(int /*key*/, const Sequence& sequence) const { return sequence.q_len; }
+  // That consecutive queries see together, at most.
+  __device__ int most_keys(int /*queries*/, const Sequence& sequence) const {
+    return sequence.k_len;
+  }
 };
 
 // The last query sees all keys, the query before it one less, and so on: aligned to the bottom right.
@@ -90,6 +95,10 @@ struct Causal {
     return min(max(key - sequence.k_len + sequence.q_len, 0), sequence.q_len);
   }
   __device__ int end_query(int /*key*/, const Sequence& sequence) const { return sequence.q_len; }
+  // That consecutive queries see together, at most.
+  __device__ int most_keys(int /*queries*/, const Sequence& sequence) const {
+    return sequence.k_len;
+  }
 };
 
 // A query sees the keys from window_left before the key that it is aligned with to window_right after
@@ -111,6 +120,9 @@ struct Window {
   }
   __device__ int end_query(int key, const Sequence& sequence) const {
     return min(max(key - place(0, sequence) + left + 1, 0), sequence.q_len);
+  }
+  __device__ int most_keys(int queries, const Sequence& sequence) const {
+    return min(left + right + queries, sequence.k_len);
   }
 
  private:

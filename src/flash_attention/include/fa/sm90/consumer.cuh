@@ -176,9 +176,8 @@ class Consumer : public Products<Config_> {
     const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
     range_ =
         Range(mask_, Rows::position(tile_row()), Shape<Config>::kRows / Rows::kGroup, sequence_);
-    const int index = tile_index<Config>(tile_, args_);
-    int end = Config::Splits::end_block(range_, index, tile_.split, args_);
-    first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
+    auto [first, end] = blocks_of<Config>(range_, tile_, args_);
+    first_block_ = first;
     if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
       end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;

@@ -18,8 +18,9 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
   static_assert(SplitsSlot<typename Config::Splits, Range>,
-                "Splits: kSplitKv, begin(), first_block(range, tile, split, args), end_block; with "
-                "kSplitKv partial(tile, split, args), first_split(tile, args), end_split");
+                "Splits: kSplitKv, kOnDevice, begin(); unless kOnDevice first_block(range, tile, "
+                "split, args), end_block; with kSplitKv partial(tile, split, args), "
+                "first_split(tile, args), end_split");
   static_assert(attn::RescaleSlot<typename Config::Rescale, Config>,
                 "Rescale: try_stale_max<Exponential, DType>(block, s, stats, factor, "
                 "scores_again), run<Exponential>(block, s, stats, factor)");

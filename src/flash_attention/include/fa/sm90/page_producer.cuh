@@ -37,8 +37,8 @@ struct PageNumbers {
 };
 
 template <class Config, class Memory, class Pages>
-class PageProducer : public QueryProducer<Config, Memory> {
-  using Base = QueryProducer<Config, Memory>;
+class PageProducer : public LeadingProducer<Config, Memory> {
+  using Base = LeadingProducer<Config, Memory>;
   using KVTile = typename Memory::KVTile;
   static constexpr int kWarps = Pages::template kWarps<Config>;
   static constexpr int kSharers = kWarps > 1 ? kWarps / 2 : 1;  // of the boxes of a block
@@ -52,43 +52,9 @@ class PageProducer : public QueryProducer<Config, Memory> {
 
   __device__ void run() {
     if (warp_id() == 0)
-      lead();
+      this->template lead<true>(*this);
     else
       follow();
-  }
-
- private:
-  // The first warp goes through the tiles.
-  __device__ void lead() {
-    if (leads()) this->prefetch_maps();
-    typename Config::TileOrder::template Walk<Config> walk(args_);
-    Tile tile = {}, next = {};  // other lanes give theirs to shuffles
-    for (bool more = take(walk, tile); more; tile = next) {
-      sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      if (leads()) {
-        Config::Queries::expect(*this, tile);
-        post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
-        walk.request();
-      }
-      load(tile, [&] { more = take(walk, next); });
-    }
-    if (!leads()) return;
-    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
-    walk.finish();
-  }
-
-  // The other warps learn of the tiles as the consumers do.
-  __device__ void follow() {
-    Tile tile;
-    while (take_tile<Config>(smem_.mail(), args_, tile, sequence_, tile_parity_)) load(tile, [] {});
-  }
-
-  template <class Walk>
-  static __device__ bool take(Walk& walk, Tile& tile) {
-    const bool more = __shfl_sync(~0u, leads() && walk.next(tile), 0);
-    tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
-            __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
-    return more;
   }
 
   // `meanwhile` runs once, after the load of the first block was issued.
@@ -109,6 +75,13 @@ class PageProducer : public QueryProducer<Config, Memory> {
       load_v(block);
     }
     tile_parity_ ^= 1;
+  }
+
+ private:
+  // The other warps learn of the tiles as the consumers do.
+  __device__ void follow() {
+    Tile tile;
+    while (take_tile<Config>(smem_.mail(), args_, tile, sequence_, tile_parity_)) load(tile, [] {});
   }
 
   __device__ void load_k(int block) {

@@ -10,14 +10,15 @@
 
 namespace fa::sm90 {
 
-// What every producer has: the tile's sequence, and how Q is loaded.
+// What every producer has: how it goes through the tiles, and how it loads Q. One thread leads; if the order
+// of the tiles takes a warp, or the producer has several, the other lanes follow it.
 template <class Config, class Memory>
-class QueryProducer {
+class LeadingProducer {
   using QTile = typename Shape<Config>::QTile;
 
  public:
-  __device__ QueryProducer(const Memory& smem, const TensorMaps& maps,
-                           const ForwardKernelArgs& args)
+  __device__ LeadingProducer(const Memory& smem, const TensorMaps& maps,
+                             const ForwardKernelArgs& args)
       : smem_(smem), maps_(maps), args_(args) {}
 
   // The rows of Q wait in L2 until their buffer is empty.
@@ -31,6 +32,27 @@ class QueryProducer {
   }
 
  protected:
+  // `loader` loads every tile, and meanwhile takes the next one.
+  template <bool ByWarp, class Loader>
+  __device__ void lead(Loader& loader) {
+    const auto leads = [] { return !ByWarp || lane_id() == 0; };
+    if (leads()) prefetch_maps();
+    typename Config::TileOrder::template Walk<Config> walk(args_);
+    Tile tile = {}, next = {};
+    for (bool more = take<ByWarp>(walk, tile); more; tile = next) {
+      sequence_ = Config::Lengths::sequence(args_, tile.batch);
+      if (leads()) {
+        Config::Queries::expect(*this, tile);
+        post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
+        walk.request();
+      }
+      loader.load(tile, [&] { more = take<ByWarp>(walk, next); });
+    }
+    if (!leads()) return;
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
+    walk.finish();
+  }
+
   __device__ void prefetch_maps() const {
     ptx::tma_prefetch_map(maps_.q);
     ptx::tma_prefetch_map(maps_.k);
@@ -61,6 +83,14 @@ class QueryProducer {
   u32 tile_parity_ = 0;
 
  private:
+  template <bool ByWarp, class Walk>
+  static __device__ bool take(Walk& walk, Tile& tile) {
+    if (!ByWarp || Config::TileOrder::kByWarp) return walk.next(tile);
+    const bool more = __shfl_sync(~0u, lane_id() == 0 && walk.next(tile), 0);
+    tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
+            __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
+    return more;
+  }
   __device__ int q_row(Tile tile, int warpgroup) const {
     const int row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
     return sequence_.q_first + Config::Rows::position(row);
@@ -68,46 +98,39 @@ class QueryProducer {
 };
 
 template <class Config, class Memory>
-class Producer : public QueryProducer<Config, Memory> {
-  using Base = QueryProducer<Config, Memory>;
+class Producer : public LeadingProducer<Config, Memory> {
+  using Base = LeadingProducer<Config, Memory>;
   using KVTile = typename Memory::KVTile;
 
  public:
-  static constexpr int kThreads = 1;
+  static constexpr bool kByWarp = Config::TileOrder::kByWarp;
+  static constexpr int kThreads = kByWarp ? kWarpSize : 1;
   using Base::Base;
 
-  __device__ void run() {
-    this->prefetch_maps();
-    typename Config::TileOrder::template Walk<Config> walk(args_);
-    Tile tile, next;
-    for (bool more = walk.next(tile); more; tile = next) {
-      sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      Config::Queries::expect(*this, tile);
-      post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
-      walk.request();
-      load(tile, [&] { more = walk.next(next); });
-    }
-    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
-    walk.finish();
-  }
+  __device__ void run() { this->template lead<kByWarp>(*this); }
 
- private:
   // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
     int block = end - 1;
     kv_head_ = kv_head<Config>(tile, args_);
-    if (block >= first) load_k(tile, block);
-    this->load_q(tile);
-    if (block >= first) load_v(tile, block);
-    meanwhile();
-    while (--block >= first) {
-      load_k(tile, block);
-      load_v(tile, block);
+    if (leads()) {
+      if (block >= first) load_k(tile, block);
+      this->load_q(tile);
+      if (block >= first) load_v(tile, block);
     }
+    meanwhile();
+    if (leads())
+      while (--block >= first) {
+        load_k(tile, block);
+        load_v(tile, block);
+      }
     tile_parity_ ^= 1;
   }
+
+ private:
+  static __device__ bool leads() { return !kByWarp || lane_id() == 0; }
 
   __device__ void load_k(Tile tile, int block) {
     load_keys(smem_.k_pipeline(), maps_.k, tile, block);

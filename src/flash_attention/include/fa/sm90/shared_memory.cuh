@@ -17,14 +17,15 @@ struct Mail {
   static constexpr int kBarrierBytes = 2 * ptx::kMbarrierBytes;
 
   ptx::Mbarrier full, empty;
-  u32 tile, sequence, shared;
+  u32 tile, sequence, shared, piece;
 
   __device__ explicit Mail(u32 start)
       : full{start},
         empty{start + ptx::kMbarrierBytes},
         tile((start + kBarrierBytes + kChunkBytes - 1) / kChunkBytes * kChunkBytes),
         sequence(tile + kChunkBytes),
-        shared(sequence + kChunkBytes) {}
+        shared(sequence + kChunkBytes),
+        piece(shared + kChunkBytes) {}
 
   // Where a mailbox ends, without what the kernel puts there.
   static __device__ constexpr int end(int start) {
@@ -54,7 +55,9 @@ class SharedMemory {
 
  public:
   static constexpr int kBytes = kQBarriers + Config::kBarrierBytes;
-  static_assert(Mail::end(kMail) + kConsumers * sizeof(u32) <= kBytes);
+  static constexpr int kPieceBytes = Config::Splits::kOnDevice ? kChunkBytes : 0;
+  static_assert(kConsumers * sizeof(u32) <= kChunkBytes);
+  static_assert(Mail::end(kMail) + kChunkBytes + kPieceBytes <= kBytes);
 
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
@@ -116,6 +119,9 @@ __device__ void post_tile(Mail mail, const Tile& tile, const attn::Sequence& seq
   // Of the keys, consumers need only their number.
   if (Config::Lengths::kPerBatch)
     write_words(mail.sequence, sequence.q_len, sequence.k_len, sequence.q_first, sequence.q_batch);
+  if (Config::Splits::kOnDevice)
+    write_words(mail.piece, tile.piece.first, tile.piece.end, tile.piece.first_team,
+                tile.piece.end_team);
   ptx::mbarrier_arrive(mail.full);
 }
 
@@ -132,6 +138,13 @@ __device__ attn::Sequence read_sequence(Mail mail, const ForwardKernelArgs& args
   }
 }
 
+__device__ inline Piece read_piece(Mail mail) {
+  ptx::Chunk words = {};
+  if (lane_id() == 0) words = ptx::ld_shared_16(mail.piece);
+  return {of_first_lane(words.x), of_first_lane(words.y), of_first_lane(words.z),
+          of_first_lane(words.w)};
+}
+
 // Called by every warp; false after the last tile.
 template <class Config>
 __device__ bool take_tile(Mail mail, const ForwardKernelArgs& args, Tile& tile,
@@ -143,6 +156,7 @@ __device__ bool take_tile(Mail mail, const ForwardKernelArgs& args, Tile& tile,
   tile = {of_first_lane(words.x), of_first_lane(words.y), of_first_lane(words.z),
           Config::Splits::kSplitKv ? of_first_lane(words.w) : 0};
   sequence = read_sequence<Config>(mail, args, tile.batch);
+  if constexpr (Config::Splits::kOnDevice) tile.piece = read_piece(mail);
   if (lane_id() == 0) ptx::mbarrier_arrive(mail.empty);
   return tile.q_block >= 0;
 }

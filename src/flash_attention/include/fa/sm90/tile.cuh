@@ -47,8 +47,18 @@ struct PackedTiles {
   }
 };
 
+// The key blocks of a tile that a CTA visits, where the device decides that, and the teams of CTAs that visit
+// some of them.
+struct Piece {
+  int first, end;
+  int first_team, end_team;
+
+  __device__ bool is_whole() const { return end_team - first_team == 1; }
+};
+
 struct Tile {
   int q_block, head, batch, split;
+  Piece piece = {};
 };
 
 template <class Config>
@@ -108,18 +118,24 @@ concept PartialsOfSplits = requires(const ForwardKernelArgs& args, int tile, int
 
 template <class T, class Range>
 concept SplitsSlot =
-    requires(const ForwardKernelArgs& args, const Range& range, int tile, int split) {
+    requires {
       { T::kSplitKv } -> Same<const bool&>;
+      { T::kOnDevice } -> Same<const bool&>;
       T::begin();
-      { T::first_block(range, tile, split, args) } -> Same<int>;
-      { T::end_block(range, tile, split, args) } -> Same<int>;
-    } && (!T::kSplitKv || PartialsOfSplits<T>);
+    } &&
+    (T::kOnDevice ||
+     requires(const ForwardKernelArgs& args, const Range& range, int tile, int split) {
+       { T::first_block(range, tile, split, args) } -> Same<int>;
+       { T::end_block(range, tile, split, args) } -> Same<int>;
+     }) &&
+    (!T::kSplitKv || T::kOnDevice || PartialsOfSplits<T>);
 
 // Split-KV: a CTA computes a partial O from split_blocks key blocks, and the partial results of a tile
 // are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
 template <class Splits>
 struct KvSplits {
   static constexpr bool kSplitKv = true;
+  static constexpr bool kOnDevice = false;
 
   static __device__ void begin() { ptx::launch_dependents(); }
   template <class Range>
@@ -149,6 +165,7 @@ namespace fa::sm90::splits {
 // No split-KV: a tile visits all key blocks of its rows.
 struct Whole {
   static constexpr bool kSplitKv = false;
+  static constexpr bool kOnDevice = false;
 
   static __device__ void begin() {}
   static __device__ int count(const ForwardKernelArgs&) { return 1; }
@@ -202,6 +219,14 @@ struct Even : KvSplits<Even> {
   }
 };
 
+// Tiles carry the key blocks of a CTA, which their order computes from the lengths of all sequences.
+struct OnDevice {
+  static constexpr bool kSplitKv = true;
+  static constexpr bool kOnDevice = true;
+
+  static __device__ void begin() {}
+};
+
 }  // namespace fa::sm90::splits
 
 namespace fa::sm90 {
@@ -212,15 +237,34 @@ struct VisitedBlocks {
   int first, end;
 };
 
+// Those of `range`, which has rows of the tile.
+template <class Config, class Range>
+__device__ VisitedBlocks blocks_of(const Range& range, const Tile& tile,
+                                   const ForwardKernelArgs& args) {
+  if constexpr (Config::Splits::kOnDevice) {
+    const auto within = [&tile](int block) {
+      return min(max(block, tile.piece.first), tile.piece.end);
+    };
+    return {within(range.first_block()), within(range.end_block())};
+  } else {
+    const int index = tile_index<Config>(tile, args);
+    return {Config::Splits::first_block(range, index, tile.split, args),
+            Config::Splits::end_block(range, index, tile.split, args)};
+  }
+}
+
+template <class Config>
+__device__ auto key_range(int q_block, const attn::Sequence& sequence,
+                          const ForwardKernelArgs& args) {
+  return attn::KeyRange<typename Config::Mask, Config::kBC>(
+      typename Config::Mask(args), Config::Rows::position(q_block * Shape<Config>::kBR),
+      Shape<Config>::kBR / Config::Rows::kGroup, sequence);
+}
+
 template <class Config>
 __device__ VisitedBlocks visited_blocks(const Tile& tile, const attn::Sequence& sequence,
                                         const ForwardKernelArgs& args) {
-  const attn::KeyRange<typename Config::Mask, Config::kBC> range(
-      typename Config::Mask(args), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
-      Shape<Config>::kBR / Config::Rows::kGroup, sequence);
-  const int index = tile_index<Config>(tile, args);
-  return {Config::Splits::first_block(range, index, tile.split, args),
-          Config::Splits::end_block(range, index, tile.split, args)};
+  return blocks_of<Config>(key_range<Config>(tile.q_block, sequence, args), tile, args);
 }
 
 }  // namespace fa::sm90

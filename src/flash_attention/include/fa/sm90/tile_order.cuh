@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot TileOrder: which tiles a CTA computes, one after the other.
+// The slot TileOrder: which tiles a CTA computes, one after the other. One thread asks for them, or a whole
+// warp with kByWarp.
 #pragma once
 #include <fa/sm90/tile.cuh>
 
@@ -7,6 +8,7 @@ namespace fa::sm90 {
 
 template <class T, class Config>
 concept TileOrderSlot =
+    Same<decltype(T::kByWarp), const bool> &&
     requires(typename T::template Walk<Config>& walk, Tile& tile, const ForwardKernelArgs& args) {
       { typename T::template Walk<Config>(args) };
       { walk.next(tile) } -> Same<bool>;
@@ -20,6 +22,7 @@ namespace fa::sm90::tile_order {
 
 // One CTA per tile, or per split of its keys; the hardware schedules them.
 struct OneEach {
+  static constexpr bool kByWarp = false;
   template <class Config>
   class Walk {
     static_assert(
@@ -48,6 +51,7 @@ struct OneEach {
 // Each of n resident CTAs takes every n-th tile, so that the loads of a tile overlap with the end of the
 // previous tile. Neighbouring CTAs work on the same head, whose keys and values are in L2.
 struct Persistent {
+  static constexpr bool kByWarp = false;
   template <class Config>
   class Walk {
    public:
@@ -76,6 +80,7 @@ struct Persistent {
 // processed in groups whose keys and values stay in L2. Within a group the last query blocks come
 // first, since they see the most keys under a causal mask, so that short tiles come last.
 struct Dynamic {
+  static constexpr bool kByWarp = false;
   template <class Config>
   class Walk {
    public:
@@ -125,6 +130,7 @@ struct Dynamic {
 // sequence, then by group of heads, and within a group the last query blocks first. The tiles of a CTA
 // only advance, so each CTA continues its search where it was.
 struct Packed {
+  static constexpr bool kByWarp = false;
   template <class Config>
   class Walk {
    public:
@@ -190,6 +196,7 @@ struct Packed {
 // Every CTA has the same number of key blocks, consecutive in the list of all tiles: the end of one
 // tile, whole tiles, the beginning of another.
 struct StreamK {
+  static constexpr bool kByWarp = false;
   template <class Config>
   class Walk {
    public:
