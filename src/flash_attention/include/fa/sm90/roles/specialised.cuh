@@ -39,6 +39,16 @@ __device__ constexpr bool check_specialised_slots() {
 template <class Config>
 inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 
+// The registers that a thread of a consumer gives to the producer, if more than one thread produces: lanes
+// keep the lengths of sequences, or the numbers of pages. A thread's registers are a multiple of eight.
+template <class Config>
+inline constexpr int kGivenRegisters = ((Config::TileOrder::kByWarp                   ? 32
+                                         : Config::Pages::template kWarps<Config> > 1 ? 16
+                                                                                      : 0) /
+                                            Config::kConsumers +
+                                        7) /
+                                       8 * 8;
+
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
 template <class Config, class Memory, class Help>
 __device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args, Memory smem,
@@ -54,11 +64,13 @@ __device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args
   __syncthreads();  // the barriers are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
-    if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
+    if constexpr (kMovesRegisters<Config>)
+      ptx::shrink_to<Config::kProducerRegisters + Config::kConsumers * kGivenRegisters<Config>>();
     if (threadIdx.x < Producing::kThreads) Producing(smem, maps, args).run();
     if (threadIdx.x >= kWarpSize) help(smem);
   } else {
-    if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();
+    if constexpr (kMovesRegisters<Config>)
+      ptx::grow_to<Config::kConsumerRegisters - kGivenRegisters<Config>>();
     Consumer<Config>(smem, maps, args, warpgroup - 1).run();
   }
 }
