@@ -80,7 +80,8 @@ def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKe
     if isinstance(config, str):
         return None
     rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
-    waves = FEW_WAVES_8_BIT if problem.dtype == E4M3 else FEW_WAVES
+    eight_bits = problem.dtype == E4M3 and not problem.block_descales
+    waves = FEW_WAVES_8_BIT if eight_bits else FEW_WAVES
     if rows * problem.heads >= waves * num_sms * config.B_r:
         return None
     return replace(

@@ -39,8 +39,8 @@ class Producer {
     Tile tile = {}, next = {};
     for (bool more = next_tile<Config, kByWarp>(walk, tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      ptx::mbarrier_wait(smem_.mail().empty,
-                         mail_parity_ ^ 1);  // everybody has read the tile before
+      // All lanes wait for the mailbox, so that they stay together.
+      if (kByWarp) ptx::mbarrier_wait(smem_.mail().empty, mail_parity_ ^ 1);  // the tile was read
       if (leads()) {
         post_tile<Config>(smem_.mail(), tile, sequence_, mail_parity_);
         walk.request();
