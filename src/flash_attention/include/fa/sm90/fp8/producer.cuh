@@ -39,18 +39,13 @@ class Producer {
     Tile tile = {}, next = {};
     for (bool more = next_tile<Config, kByWarp>(walk, tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      // All lanes wait for the mailbox, so that they stay together.
-      if (kByWarp) ptx::mbarrier_wait(smem_.mail().empty, mail_parity_ ^ 1);  // the tile was read
-      if (leads()) {
-        post_tile<Config>(smem_.mail(), tile, sequence_, mail_parity_);
-        walk.request();
-      }
+      post_tile<Config>(smem_.mail(), tile, sequence_, mail_parity_, leads());
+      if (leads()) walk.request();
       load(tile, [&] { more = next_tile<Config, kByWarp>(walk, next); });
       mail_parity_ ^= 1;
     }
-    if (!leads()) return;
-    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, mail_parity_);
-    walk.finish();
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, mail_parity_, leads());
+    if (leads()) walk.finish();
   }
 
  private:
