@@ -117,7 +117,9 @@ def call_of(chunk: Chunk, device: torch.device) -> Call:
         max_seqlen_q=max(chunk.queries),
         seqused_k=torch.tensor(chunk.keys, dtype=torch.int32, device=device),
         causal=True,
-        **{f"{name}_descale": one for name in "qkv"},
+        q_descale=one,
+        k_descale=one,
+        v_descale=one,
     )
 
 
@@ -136,6 +138,7 @@ def exact_rows(chunk: Chunk, call: Call) -> tuple[Tensor, Tensor]:
     """Which rows are checked, the last ones of every sequence, and the first head of them in
     float64."""
     ends = torch.tensor(chunk.queries).cumsum(0).tolist()
+    factors: dict[str, Any] = call.descales()
     rows, exact = [], []
     for entry, (end, queries, keys) in enumerate(zip(ends, chunk.queries, chunk.keys, strict=True)):
         checked = slice(end - min(queries, CHECKED_ROWS), end)
@@ -144,7 +147,7 @@ def exact_rows(chunk: Chunk, call: Call) -> tuple[Tensor, Tensor]:
             call.q[None, checked, :1],
             *(t[entry : entry + 1, :keys, :1] for t in call[1:3]),
         )
-        exact.append(oracle(q, k, v, causal=True, **call.descales())[0, :, 0])
+        exact.append(oracle(q, k, v, causal=True, **factors)[0, :, 0])
     return torch.cat(rows), torch.cat(exact)
 
 

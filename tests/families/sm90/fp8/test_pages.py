@@ -92,8 +92,9 @@ def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
 
 def test_factors_may_have_a_stride_of_zero() -> None:
     call = PACKED.call()
-    factors = {name: torch.full((1,), 0.75).expand(4, 1) for name in call.descales()}
-    assert_emulated_right(call._replace(**factors))
+    factor = torch.full((1,), 0.75).expand(4, 1)
+    assert factor.stride() == (0, 0)
+    assert_emulated_right(call._replace(q_descale=factor, k_descale=factor, v_descale=factor))
 
 
 def test_k_and_v_of_one_tensor_are_read_in_place() -> None:
@@ -282,12 +283,12 @@ def test_a_graph_replays_other_lengths_and_pages() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         forward(chosen, *call[:3], out, **call.keywords())
-    for given in (call, other, call):
-        for there, new in zip(call[:3], given[:3], strict=True):
-            there.copy_(new.clone())
-        assert call.seqused_k is not None
-        assert call.block_table is not None
-        call.seqused_k.copy_(given.seqused_k.clone())
-        call.block_table.copy_(given.block_table.clone())
+    for given in (other, case.call("cuda")):
+        captured = (*call[:3], call.seqused_k, call.block_table)
+        new = (*given[:3], given.seqused_k, given.block_table)
+        for there, tensor in zip(captured, new, strict=True):
+            assert there is not None
+            assert tensor is not None
+            there.copy_(tensor)
         graph.replay()
         assert_right(call, out, None)

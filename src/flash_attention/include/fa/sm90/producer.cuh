@@ -7,19 +7,9 @@
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
+#include <fa/sm90/tile_order.cuh>
 
 namespace fa::sm90 {
-
-// Takes the next tile of a walk; false after the last one. If a warp does so, the walk is its first lane's,
-// unless the order of the tiles takes a warp by itself.
-template <class Config, bool ByWarp, class Walk>
-__device__ bool next_tile(Walk& walk, Tile& tile) {
-  if (!ByWarp || Config::TileOrder::kByWarp) return walk.next(tile);
-  const bool more = __shfl_sync(~0u, lane_id() == 0 && walk.next(tile), 0);
-  tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
-          __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
-  return more;
-}
 
 // What every producer has: how it goes through the tiles, and how it loads Q. One thread leads; if the order
 // of the tiles takes a warp, or the producer has several, the other lanes follow it.

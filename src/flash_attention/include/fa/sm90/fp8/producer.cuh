@@ -7,8 +7,8 @@
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
-#include <fa/sm90/producer.cuh>
 #include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile_order.cuh>
 
 namespace fa::sm90::fp8 {
 
