@@ -74,6 +74,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def unit(self, config: HopperForwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(config, features)
         widths = sorted({config.B_c, config.narrow_keys} - {0})
+        exact = config.q_8_bit and not resolved.block_descales  # 16 bits hold the elements
+        operand = DType.FP16 if exact else config.dtype
         maps = "TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "NoMaps{}"
         name = config.kernel_name() + resolved.suffix
         source = render(
@@ -82,8 +84,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             header="fa/sm90/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings(config)),
             wrappers=(
-                *(from_shared(config.dtype, width) for width in widths),
-                from_registers(config.dtype, config.d_head),
+                *(from_shared(operand, width) for width in widths),
+                from_registers(operand, config.d_head),
             ),
             asserts=LAYOUT_ASSERTS,
             bounds=f"{config.num_threads}, {config.side_by_side}",

@@ -85,7 +85,7 @@ class Consumer : public Products<Config_> {
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
-  __device__ void wait_v() { smem_.v_pipeline().wait(v_); }
+  __device__ void wait_v() { Config::Roles::template wait_values<Config>(smem_, v_, v_is_there_); }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   __device__ void release_k() {
@@ -93,7 +93,8 @@ class Consumer : public Products<Config_> {
     k_.advance();
   }
   __device__ void release_v() {
-    smem_.v_pipeline().release(v_);
+    Config::Roles::template release_values<Config>(smem_, v_);
+    v_is_there_ = false;
     v_.advance();
   }
   __device__ void queries_read() { Config::Output::queries_read(*this); }
@@ -115,7 +116,7 @@ class Consumer : public Products<Config_> {
   // computed again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
-    Config::Rescale::template try_stale_max<Exponential, typename Config::DType>(
+    Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
   // S becomes P if try_stale_max() has not done it.
@@ -229,6 +230,7 @@ class Consumer : public Products<Config_> {
   const KOperand k_operand_;  // of the first stage
   const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
+  bool v_is_there_ = false;  // it was waited for
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;

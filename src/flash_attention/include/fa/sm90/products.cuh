@@ -11,9 +11,21 @@
 
 namespace fa::sm90 {
 
+// The type of the operands of both products: that of O. If Q, K and V have 8 bits and are converted as they
+// are, Fp16 holds them exactly, and converting to it is one instruction for two elements instead of four.
+template <class Config>
+struct OperandOf {
+  using Type = typename Config::DType;
+};
+template <class Config>
+  requires(Config::kConvertQueries > 0) && (Config::Descale::kKeepsElements)
+struct OperandOf<Config> {
+  using Type = dtype::Fp16;
+};
+
 template <class Config>
 struct Products {
-  using DType = typename Config::DType;
+  using DType = typename OperandOf<Config>::Type;
   using QTile = typename Shape<Config>::QTile;
   using KVTile = typename Shape<Config>::KVTile;
   using QOperand = typename QTile::RowOperand;
@@ -138,6 +150,7 @@ struct None {
 // part of the softmax scale, and that of V is a factor of the output.
 struct PerHead {
   static constexpr bool kPerTile = true;
+  static constexpr bool kKeepsElements = true;
 
   struct Factors {
     float scale, value;
@@ -153,6 +166,7 @@ struct PerHead {
 
   // The rows of a block of K or V are converted as they are.
   struct Rows {
+    Rows() = default;
     __device__ Rows(const float*, const DescaleStrides&, int /*batch*/, int /*kv_head*/,
                     int /*first_key*/, int /*last_key*/) {}
 
@@ -167,6 +181,7 @@ struct PerHead {
 // it when they are converted, and rounded to 16 bits. The factor of Q is part of the softmax scale.
 struct PerBlock {
   static constexpr bool kPerTile = true;
+  static constexpr bool kKeepsElements = false;
   static constexpr int kKeys = 128;
 
   struct Factors {

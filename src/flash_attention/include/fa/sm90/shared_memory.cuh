@@ -61,6 +61,7 @@ class SharedMemory {
 
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
+  __device__ u32 base() const { return base_; }
   __device__ QPipeline q_pipeline() const { return {base_, base_ + kQBarriers}; }
   __device__ KVPipeline k_pipeline() const { return {base_ + kK, base_ + kKBarriers}; }
   __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warp specialisation for K and V of 8 bits: one thread loads, the other warps of its warpgroup convert
-// to 16 bits, and the consumers compute.
+// Warp specialisation for K and V of 8 bits: one warp loads, the other warps of its warpgroup convert to 16
+// bits, and the consumers compute. A single consumer, which waits most of the time, converts V itself.
 #pragma once
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/math.cuh>
@@ -25,6 +25,10 @@ struct LandingTile {
 
   __device__ u32 panel(int) const { return address; }
 };
+
+template <class Config>
+inline constexpr bool kConsumerConverts =
+    Config::kConsumers == 1 && Config::Descale::kKeepsElements;
 
 template <class Config>
 class LandingMemory : public SharedMemory<Config> {
@@ -53,13 +57,14 @@ class LandingMemory : public SharedMemory<Config> {
 
   // Every warp that converts arrives once at an empty barrier.
   __device__ void init_barriers() const {
+    constexpr int kConsumerWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, 1);
       v_pipeline().init_full(stage, 1);
       k_pipeline().init_empty(stage, kConverters);
-      v_pipeline().init_empty(stage, kConverters);
+      v_pipeline().init_empty(stage, kConsumerConverts<Config> ? kConsumerWarps : kConverters);
     }
     Converted::init_barriers();
   }
@@ -67,6 +72,39 @@ class LandingMemory : public SharedMemory<Config> {
  private:
   const u32 base_;
 };
+
+// 16 numbers of 8 bits are two chunks of 16 bits.
+template <class To, class Convert>
+__device__ void write_converted(To to, int row, int chunk, const ptx::Chunk& x, Convert convert) {
+  const auto low = [&](u32 bytes) {
+    return convert(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
+  };
+  const auto high = [&](u32 bytes) { return low(bytes >> 16); };
+  ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
+  ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+}
+
+// Converts a tile with `Threads` threads, of which this is one.
+template <class Config, int Threads, class From, class To, class FactorsOfRows>
+__device__ void convert_tile(From from, To to, const FactorsOfRows& factors, int thread) {
+  constexpr int kRowChunks = From::kRowBytes / kChunkBytes;
+#pragma unroll 2
+  for (int i = thread; i < From::kBytes / kChunkBytes; i += Threads) {
+    const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
+    const int row = i / kRowChunks;
+    write_converted(to, row, i % kRowChunks, x, [&](u32 halves) {
+      return factors.template convert<typename Products<Config>::DType>(halves, row);
+    });
+  }
+}
+
+// Tells that the warp has converted.
+template <class... Barriers>
+__device__ void pass_on(Barriers... barriers) {
+  ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
+  __syncwarp();              // all lanes have come so far
+  if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
+}
 
 // The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
 // from where they land to where the products read them. The numbers stay the same. Q of 8 bits, which is
@@ -124,7 +162,7 @@ class Converter {
                        Rows::head(tile.head, first_row + row) * args_.q_stride.head;
         x = ptx::ld_global_16(static_cast<const char*>(args_.q) + at + chunk * kChunkBytes);
       }
-      write(to, row, chunk, x, Config::DType::from_halves);
+      write_converted(to, row, chunk, x, Products<Config>::DType::from_halves);
     }
   }
 
@@ -136,7 +174,8 @@ class Converter {
     const FactorsOfRows v_factors(args_.v_descale, args_.v_descale_stride, tile.batch, head,
                                   first_key, last_key);
     convert(landing_.k_pipeline(), converted_.k_pipeline(), k_factors);
-    convert(landing_.v_pipeline(), converted_.v_pipeline(), v_factors);
+    if (!kConsumerConverts<Config>)
+      convert(landing_.v_pipeline(), converted_.v_pipeline(), v_factors);
     ring_.advance();
   }
 
@@ -144,39 +183,8 @@ class Converter {
                           const FactorsOfRows& factors) const {
     from.wait(ring_);   // the tile of 8 bits has arrived
     to.acquire(ring_);  // all consumers have released that of 16 bits
-    convert(from.tile(ring_.stage), to.tile(ring_.stage), factors);
+    convert_tile<Config, kThreads>(from.tile(ring_.stage), to.tile(ring_.stage), factors, thread_);
     pass_on(to.full(ring_.stage), from.empty(ring_.stage));
-  }
-
-  __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to,
-                          const FactorsOfRows& factors) const {
-    constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
-#pragma unroll 2
-    for (int i = thread_; i < Landing::KVTile::kBytes / kChunkBytes; i += kThreads) {
-      const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
-      const int row = i / kRowChunks;
-      write(to, row, i % kRowChunks, x, [&](u32 halves) {
-        return factors.template convert<typename Config::DType>(halves, row);
-      });
-    }
-  }
-
-  // 16 numbers of 8 bits are two chunks of 16 bits.
-  template <class To, class Convert>
-  static __device__ void write(To to, int row, int chunk, const ptx::Chunk& x, Convert convert) {
-    const auto low = [&](u32 bytes) {
-      return convert(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
-    };
-    const auto high = [&](u32 bytes) { return low(bytes >> 16); };
-    ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
-    ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
-  }
-
-  template <class... Barriers>
-  static __device__ void pass_on(Barriers... barriers) {
-    ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
-    __syncwarp();              // all lanes have come so far
-    if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
   }
 
   const Landing& landing_;
@@ -197,6 +205,28 @@ struct Converting {
     specialise<Config>(maps, args, smem, [&](const LandingMemory<Config>& smem) {
       Converter<Config>(smem, args, threadIdx.x - kWarpSize).run();
     });
+  }
+
+  template <class Config>
+  static __device__ void wait_values(const SharedMemory<Config>& smem,
+                                     const Ring<Config::kStages>& at, bool& is_there) {
+    if constexpr (!kConsumerConverts<Config>) {
+      smem.v_pipeline().wait(at);
+    } else if (!is_there) {
+      const auto landed = LandingMemory<Config>(smem.base()).v_pipeline();
+      landed.wait(at);  // the tile of 8 bits has arrived
+      convert_tile<Config, kWarpgroupSize>(landed.tile(at.stage), smem.v(at.stage),
+                                           typename Config::Descale::Rows{},
+                                           threadIdx.x % kWarpgroupSize);
+      pass_on(landed.empty(at.stage));
+      sync_warpgroup(0);  // all four warps have converted their part
+      is_there = true;
+    }
+  }
+  template <class Config>
+  static __device__ void release_values(const SharedMemory<Config>& smem,
+                                        const Ring<Config::kStages>& at) {
+    if (!kConsumerConverts<Config>) smem.v_pipeline().release(at);
   }
 };
 

@@ -82,6 +82,18 @@ struct Specialised {
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
     specialise<Config>(maps, args, SharedMemory<Config>(base), [](const SharedMemory<Config>&) {});
   }
+
+  // How a consumer waits for the next V and releases it.
+  template <class Config>
+  static __device__ void wait_values(const SharedMemory<Config>& smem,
+                                     const Ring<Config::kStages>& at, bool& /*is_there*/) {
+    smem.v_pipeline().wait(at);
+  }
+  template <class Config>
+  static __device__ void release_values(const SharedMemory<Config>& smem,
+                                        const Ring<Config::kStages>& at) {
+    smem.v_pipeline().release(at);
+  }
 };
 
 }  // namespace fa::sm90::roles
