@@ -91,8 +91,8 @@ def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
 
 
 def test_factors_may_have_a_stride_of_zero() -> None:
-    call = PACKED.call()
-    factor = torch.full((1,), 0.75).expand(4, 1)
+    call = replace(PACKED, heads_k=2).call()
+    factor = torch.full((1, 1), 0.75).expand(4, 2)
     assert factor.stride() == (0, 0)
     assert_emulated_right(call._replace(q_descale=factor, k_descale=factor, v_descale=factor))
 
