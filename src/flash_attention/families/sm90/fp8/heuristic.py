@@ -57,7 +57,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
         return why
     by_lengths = problem.total_q is not None or problem.page_keys
     if by_lengths and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
-        return "V of short packed queries, or of few over pages, is not worth a transposition"
+        return "V of few queries is not worth a transposition"
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
         return f"FP8 kernels have head dimensions up to {max(D_HEADS)}"
