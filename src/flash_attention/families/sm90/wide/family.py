@@ -136,6 +136,8 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         config = self.heuristic(problem, arch)
         if isinstance(config, str):
             return config
+        if problem.total_q is not None:
+            return "q is packed (cu_seqlens_q), and wide heads do not split the keys of such queries"
         if why := why_not_decode(problem):
             return why
         kv_splits = splits_of(
