@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
@@ -12,7 +14,7 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.heuristic import hopper_d_head
+from flash_attention.families.sm90.forward.heuristic import heuristic, hopper_d_head
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -21,6 +23,8 @@ STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
 FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial results takes
 SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
 LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
+FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
+MORE_KEYS = 2  # for each query; with fewer, tiles of a causal mask differ too much for even splits
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -38,7 +42,8 @@ def choose_splits(
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
     if why := why_not_decode(problem):
-        return why
+        chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
+        return why if chunk is None else (chunk, KvSplits.on_device(problem, chunk.B_c, num_sms))
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
@@ -60,6 +65,29 @@ def why_not_decode(problem: Problem) -> str | None:
         of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
         return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
     return None
+
+
+def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKernelConfig | None:
+    """Return the config for chunks of queries with so few tiles that multiprocessors would stand
+    idle, if their sequences differ in length and have many more keys."""
+    many_keys = problem.seq_k >= MORE_KEYS * problem.seq_q
+    if problem.idle or not (
+        problem.per_batch and many_keys and problem.heads_per_kv <= WARPGROUP_ROWS
+    ):
+        return None
+    config = heuristic(problem, arch)
+    if isinstance(config, str):
+        return None
+    rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
+    if rows * problem.heads >= FEW_WAVES * num_sms * config.B_r:
+        return None
+    return replace(
+        config,
+        tile_order=TileOrder.ONE_EACH,
+        group_mib=0,
+        own_output=False,
+        direct_output=False,
+    )
 
 
 def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> KvSplits | None:
