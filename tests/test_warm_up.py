@@ -14,12 +14,15 @@ from torch import Tensor
 from flash_attention import UnsupportedError, attention, warm_up
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
+from flash_attention.call.checks import check_call
 from flash_attention.call.results import E4M3
+from flash_attention.choose.rules import choose
+from flash_attention.compile.unit import Unit
+from flash_attention.families.recipe import Setting
 from flash_attention.launch import kernels
-from flash_attention.launch.plan import Plan
 from flash_attention.warm_up import kernels_for
 
-SM_90 = ARCHES["sm_90"]
+MULTIPROCESSORS = (78, 114, 132)  # of an H20, an H100 PCIe and an H200
 STEPS, MOST_SEQUENCES, MOST_KEYS, MOST_CHUNK = 300, 300, 32_768, 8192
 PAGES = 2  # their numbers are not read
 
@@ -47,7 +50,7 @@ def cache(model: dict[str, Any], device: str) -> tuple[Tensor, Tensor]:
 
 
 def step_of(
-    model: dict[str, Any], queries: list[int], keys: list[int], device: str = "cpu"
+    model: dict[str, Any], queries: list[int], keys: list[int], device: str = "meta"
 ) -> Call:
     """One step of a server: packed queries over pages."""
     options: dict[str, Any] = {"causal": True, "softcap": model.get("softcap", 0.0)}
@@ -77,8 +80,10 @@ def step_of(
 
 def drawn(draw: random.Random) -> tuple[list[int], list[int]]:
     """The queries and keys of a step: decoding, speculation, chunks, or some of each."""
+    kind = draw.randrange(6)
+    if kind == 5:  # a chunk alone
+        return [draw.randint(1, MOST_CHUNK // 2)], [MOST_KEYS]
     batch = min(draw.randint(1, MOST_SEQUENCES), draw.randint(1, MOST_SEQUENCES))
-    kind = draw.randrange(4)
     queries = [1 if kind == 0 else draw.randint(1, 16)] * batch
     if kind >= 2:
         chunks = draw.randint(1, min(batch, 3))
@@ -87,15 +92,27 @@ def drawn(draw: random.Random) -> tuple[list[int], list[int]]:
     return queries, [draw.randint(0, 1 << draw.randint(0, 15)) for _ in queries]
 
 
-@pytest.mark.parametrize("name", MODELS)
+def units_of(call: Call, num_sms: int) -> set[Unit]:
+    """The kernels of a call on a Hopper GPU."""
+    problem, views = check_call(call, torch.device("cpu"))
+    choice = choose(problem, Setting(ARCHES["sm_90"], num_sms), views)
+    return {step.unit for step in choice.recipe(problem, views).steps}
+
+
+OFTEN = ("32:8 d 128", "gpt-oss", "16:8 d 256", "8 bits", "interleaved cache")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.exhaustive) for name in MODELS],
+)
 def test_every_step_of_a_server_finds_its_kernels(name: str) -> None:
     model, draw = MODELS[name], random.Random(29)
-    warm = set(kernels_for(step_of(model, [1], [1], "meta"), "sm_90"))
+    warm = set(kernels_for(step_of(model, [1], [1]), "sm_90"))
     met = set()
     for _ in range(STEPS):
         call = step_of(model, *drawn(draw))
-        plan = Plan(call, arch=SM_90)
-        units = {step.unit for step in plan.recipe.steps}
+        units = units_of(call, draw.choice(MULTIPROCESSORS))
         assert units <= warm, [unit.name for unit in units - warm]
         met |= units
     assert met == warm  # nothing is compiled that no step needs
@@ -109,8 +126,7 @@ def test_a_call_with_a_batch_dimension_stands_for_others_of_its_kind() -> None:
 
     warm = set(kernels_for(call(2, 3, 5), "sm_90"))
     for batch, queries, width in ((1, 1, 1), (200, 1, 300), (32, 4, 100), (1, 2000, 200)):
-        plan = Plan(call(batch, queries, width), arch=SM_90)
-        assert {step.unit for step in plan.recipe.steps} <= warm
+        assert units_of(call(batch, queries, width), 132) <= warm
 
 
 @pytest.mark.slow
@@ -118,7 +134,7 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernels, "_units", {})  # other tests may have compiled them
     model = {"heads": 4, "heads_k": 2, "d": 64, "page": 16}
-    call = step_of(model, [1, 5], [30, 7], "meta")
+    call = step_of(model, [1, 5], [30, 7])
     names = warm_up(*call[:3], arch="sm_80", **call.keywords())
     units = kernels_for(call, "sm_80")
     assert names == tuple(unit.name for unit in units)
@@ -131,7 +147,7 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_what_attention_refuses_is_refused() -> None:
-    call = step_of(MODELS["32:8 d 128"], [1], [1], "meta")
+    call = step_of(MODELS["32:8 d 128"], [1], [1])
     wrong = call._replace(seqused_k=None)
     with pytest.raises(UnsupportedError, match=r"block_table.*seqused_k"):
         warm_up(*wrong[:3], **wrong.keywords())

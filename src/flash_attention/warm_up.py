@@ -15,7 +15,7 @@ from flash_attention.attention import attention, read_arguments
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS
-from flash_attention.choose.dense import ANY_SMS, CPU
+from flash_attention.choose.dense import CPU
 from flash_attention.choose.rules import choose
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
@@ -24,11 +24,14 @@ from flash_attention.families.recipe import NO_DEVICE, Setting
 from flash_attention.launch.device import current_arch, device_arch, device_sms
 from flash_attention.launch.kernels import load_unit
 
-# A kernel serves lengths over a range that begins and ends at least a factor of two apart, so that
-# every range has a power of two.
-QUERIES = tuple(1 << i for i in range(16))  # of the longest sequence of a call
-KEYS = tuple(1 << i for i in range(18))
+# Kernels are chosen for ranges of lengths. A range whose end is a quarter above its begin, or of keys
+# four times as many, has one of these.
+QUERIES = tuple(sorted({(4 + part) << octave >> 2 for octave in range(15) for part in range(4)}))
+KEYS = tuple(4**i for i in range(9))
 BATCHES = (1, 16, 256)
+TYPICAL_SMS = (
+    128  # of a GPU that is not here; kernels are chosen by how many tiles there are for each
+)
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
 
 
@@ -83,7 +86,7 @@ def _setting(call: Call, arch: str | None) -> Setting:
     device, lse = call.q.device, bool(call.return_lse)
     if device.type != "cuda":
         target: Arch = current_arch(MEASURED_ARCH) if arch is None else get_arch(arch)
-        return Setting(target, ANY_SMS, lse, device=NO_DEVICE)
+        return Setting(target, TYPICAL_SMS, lse, device=NO_DEVICE)
     if arch is not None:
         raise UnsupportedError(
             f"arch is given, and the tensors are on {device}, which has its own; leave arch out, or"

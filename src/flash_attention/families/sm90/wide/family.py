@@ -137,7 +137,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         if isinstance(config, str):
             return config
         if problem.total_q is not None:
-            return "q is packed (cu_seqlens_q), and wide heads do not split the keys of such queries"
+            return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
         if why := why_not_decode(problem):
             return why
         kv_splits = splits_of(
