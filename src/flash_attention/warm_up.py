@@ -24,8 +24,8 @@ from flash_attention.families.recipe import NO_DEVICE, Setting
 from flash_attention.launch.device import current_arch, device_arch, device_sms
 from flash_attention.launch.kernels import load_unit
 
-# Kernels are chosen for ranges of lengths. A range whose end is a quarter above its begin, or of keys
-# four times as many, has one of these.
+# Kernels are chosen for ranges of lengths. A range of queries that grows by a quarter has one of
+# these, and so has one of keys that grows by a factor of four.
 QUERIES = tuple(sorted({(4 + part) << octave >> 2 for octave in range(15) for part in range(4)}))
 KEYS = tuple(4**i for i in range(9))
 BATCHES = (1, 16, 256)
