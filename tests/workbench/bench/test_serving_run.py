@@ -122,6 +122,7 @@ def test_what_is_stored_is_read(tmp_path: Path) -> None:
     row = measure_step(EVEN, How(CPU, peers=()))
     record = {
         **{"device": "GPU", "date": "2026-11-17", "commit": "abc", "command": "bench"},
+        **{"repeats": 25, "l2": "cold"},
         **{"grid": SERVING, "rows": [asdict(row)], "host_us": {PACKED: {"new": 5.0, "known": 2.0}}},
     }
     path = tmp_path / "serving.json"

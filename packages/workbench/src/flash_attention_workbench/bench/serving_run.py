@@ -74,6 +74,8 @@ class ServingRecord:
     commit: str | None
     command: str
     grid: str
+    repeats: Size
+    l2: str  # cold or hot
     rows: tuple[ServingRow, ...]
     host_us: Mapping[str, Mapping[str, Positive]]  # of a call, by contender: new and known shapes
 

@@ -95,12 +95,14 @@ def _measure(steps: Sequence[Step], how: How, *, json: Path | None, plot: Path |
     output.print(table_of(rows))
     print_lines([*summary(rows), *host_lines(host), f"{facts['device']}, L2 {facts['l2']}"])
     print_lines([f"again: {facts['command']}"])
-    if plot is not None:
+    beside = [row for row in rows if row.ratio is not None]
+    if plot is not None and beside:
         from flash_attention_workbench.bench import plot as plots
         from flash_attention_workbench.bench.serving_plot import serving_speeds
 
-        plots.save(serving_speeds(rows, facts["device"]), plot)
-    print_lines(f"written: {path}" for path in (json, plot) if path is not None)
+        plots.save(serving_speeds(beside, facts["device"]), plot)
+    written = (json, plot if beside else None)
+    print_lines(f"written: {path}" for path in written if path is not None)
     if not all(row.ok for row in rows):
         raise typer.Exit(1)
 
