@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
-from flash_attention.attention import attention, read_arguments
-from flash_attention.call.call import Call, with_keywords_of
+from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS
 from flash_attention.choose.dense import CPU
@@ -35,9 +34,15 @@ TYPICAL_SMS = (
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
 
 
-@with_keywords_of(attention)
+@with_keywords
 def warm_up(
-    q: Tensor, k: Tensor, v: Tensor, *, arch: str | None = None, **keywords: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    out: Tensor | None = None,
+    arch: str | None = None,
+    **keywords: Any,
 ) -> tuple[str, ...]:
     """Compile the kernels of all calls that differ from a given one only in their lengths.
 
@@ -45,20 +50,15 @@ def warm_up(
     request: calls with other numbers of sequences, queries and keys then compile nothing. Kernels
     for tensors on a GPU are also loaded onto it. Nothing is computed, and no tensor is read.
 
-    - `q`, `k`, `v` and the keywords: as in a call of `attention`, with cu_seqlens_q, cu_seqlens_k
-      or seqused_k. Meta tensors do as well, if they have the strides of those that will be passed.
+    - `q`, `k`, `v`, `out` and the keywords: as in a call of `attention`, with cu_seqlens_q,
+      cu_seqlens_k or seqused_k. Meta tensors do, if they have the strides of the later ones.
     - `arch`: the architecture to compile for, such as "sm_90", if the tensors are not on a GPU. The
       default is that of the current GPU, or else sm_90.
 
     Returns the names of the kernels. Raises UnsupportedError for what `attention` refuses, and
     CompileError if a kernel cannot be compiled.
     """
-    call, config, _, _ = read_arguments("warm_up", q, k, v, keywords)
-    if config is not None:
-        raise UnsupportedError(
-            "config is given, and warm_up compiles the kernels that are chosen for a call without"
-            " one; leave config out, or call `flash_attention.forward_kernels[config]`"
-        )
+    call = call_of("warm_up", q, k, v, out, keywords)
     units = kernels_for(call, arch)
     for unit in units:
         loaded = load_unit(unit)
