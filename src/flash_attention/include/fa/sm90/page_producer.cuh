@@ -65,9 +65,10 @@ class PageProducer : public LeadingProducer<Config, Memory> {
     kv_head_ = kv_head<Config>(tile, args_);
     ahead_.read(end - 1, sharer(), table_, sequence_.k_len);
     int block = end - 1;
-    if (loads_q() && kWarps > 1) this->load_q(tile);
+    // V is needed later than K, so one of its warps waits for Q's buffer.
+    if (kWarps > 1 && warp_id() == 1) this->load_q(tile, leads());
     if (block >= first) load_k(block);
-    if (loads_q() && kWarps == 1) this->load_q(tile);
+    if (kWarps == 1) this->load_q(tile, leads());
     if (block >= first) load_v(block);
     meanwhile();
     while (--block >= first) {
@@ -112,8 +113,6 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   }
 
   static __device__ bool leads() { return lane_id() == 0; }
-  // Warps with odd numbers load V, which is needed later than K, so one of them waits for Q's buffer.
-  static __device__ bool loads_q() { return leads() && (kWarps == 1 || warp_id() == 1); }
   static __device__ int sharer() { return kSharers == 1 ? 0 : warp_id() / 2; }
 
   using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;

@@ -41,16 +41,13 @@ class LeadingProducer {
     Tile tile = {}, next = {};
     for (bool more = take<ByWarp>(walk, tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      if (leads()) {
-        Config::Queries::expect(*this, tile);
-        post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
-        walk.request();
-      }
+      if (leads()) Config::Queries::expect(*this, tile);
+      post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_, leads());
+      if (leads()) walk.request();
       loader.load(tile, [&] { more = take<ByWarp>(walk, next); });
     }
-    if (!leads()) return;
-    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
-    walk.finish();
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_, leads());
+    if (leads()) walk.finish();
   }
 
   __device__ void prefetch_maps() const {
@@ -60,11 +57,13 @@ class LeadingProducer {
     ptx::tma_prefetch_map(maps_.o);
   }
 
-  __device__ void load_q(Tile tile) {
+  // All lanes that call it wait, and the one that `leads` loads.
+  __device__ void load_q(Tile tile, bool leads = true) {
     if (Config::kConvertQueries) return;
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       smem_.q_pipeline().acquire(w, tile_parity_);  // the previous Q was read
+      if (!leads) continue;
       const ptx::Mbarrier full = smem_.q_pipeline().full(w);
       ptx::mbarrier_arrive_expect(full, Shape<Config>::kQLoadBytes);
 #pragma unroll
@@ -115,17 +114,14 @@ class Producer : public LeadingProducer<Config, Memory> {
     const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
     int block = end - 1;
     kv_head_ = kv_head<Config>(tile, args_);
-    if (leads()) {
-      if (block >= first) load_k(tile, block);
-      this->load_q(tile);
-      if (block >= first) load_v(tile, block);
-    }
+    if (block >= first) load_k(tile, block);
+    this->load_q(tile, leads());
+    if (block >= first) load_v(tile, block);
     meanwhile();
-    if (leads())
-      while (--block >= first) {
-        load_k(tile, block);
-        load_v(tile, block);
-      }
+    while (--block >= first) {
+      load_k(tile, block);
+      load_v(tile, block);
+    }
     tile_parity_ ^= 1;
   }
 
@@ -144,6 +140,7 @@ class Producer : public LeadingProducer<Config, Memory> {
   __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, Tile tile,
                             int block) {
     to.acquire(ring_);  // all have released the stage
+    if (!leads()) return;
     const KVTile buffer = to.tile(ring_.stage);
     const ptx::Mbarrier full = to.full(ring_.stage);
     ptx::mbarrier_arrive_expect(full, KVTile::kBytes);

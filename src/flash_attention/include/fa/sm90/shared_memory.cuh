@@ -112,9 +112,12 @@ __device__ inline int of_first_lane(u32 word) {
   return static_cast<int>(__shfl_sync(~0u, word, 0));
 }
 
+// All lanes that call it wait, and the one that `leads` posts.
 template <class Config>
-__device__ void post_tile(Mail mail, const Tile& tile, const attn::Sequence& sequence, u32 parity) {
+__device__ void post_tile(Mail mail, const Tile& tile, const attn::Sequence& sequence, u32 parity,
+                          bool leads = true) {
   ptx::mbarrier_wait(mail.empty, parity ^ 1);  // everybody has read the previous tile
+  if (!leads) return;
   write_words(mail.tile, tile.q_block, tile.head, tile.batch, tile.split);
   // Of the keys, consumers need only their number.
   if (Config::Lengths::kPerBatch)

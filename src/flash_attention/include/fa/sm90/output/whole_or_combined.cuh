@@ -159,18 +159,18 @@ struct WholeOrCombined : OutsideQueries {
   template <class Consumer, class Warp>
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
     using Config = typename Warp::Config;
-    if (warp.tile.piece.is_whole()) return Direct::store(consumer, warp, ends);
     const Pieces<Config> pieces(warp.args, warp.tile.piece);
-    store_part(warp, ends, pieces);
+    const bool is_whole = warp.tile.piece.is_whole();
+    if (is_whole)
+      Direct::store(consumer, warp, ends);
+    else
+      store_part(warp, ends, pieces);
+    // All tiles take the barriers: ptxas of CUDA 13.0 crashes where a branch of the loop has some.
     sync_warpgroup(consumer.warpgroup());  // all four warps have stored their part
-    if (threadIdx.x % kWarpgroupSize == 0) {
-      __threadfence();  // other CTAs see the part before this one arrives
-      ptx::st_shared_4(consumer.word(), arrives_last(pieces, consumer.warpgroup()));
-      __threadfence();  // the last CTA sees the parts of all
-    }
+    if (threadIdx.x % kWarpgroupSize == 0)
+      ptx::st_shared_4(consumer.word(), !is_whole && arrives_last(pieces, consumer.warpgroup()));
     sync_warpgroup(consumer.warpgroup());  // the answer is there
-    const bool last = ptx::ld_shared_4(consumer.word());
-    if (last) CombinedRows<Config, Warp>(warp, pieces).store();
+    if (ptx::ld_shared_4(consumer.word())) CombinedRows<Config, Warp>(warp, pieces).store();
     sync_warpgroup(consumer.warpgroup());  // all four warps have read the answer
   }
 
@@ -192,9 +192,11 @@ struct WholeOrCombined : OutsideQueries {
   template <class Pieces>
   static __device__ bool arrives_last(const Pieces& pieces, int consumer) {
     int* const arrived = pieces.arrived() + consumer;
-    if (atomicAdd(arrived, 1) < pieces.count() - 1) return false;
-    *arrived = 0;
-    return true;
+    __threadfence();  // other CTAs see the part before this one arrives
+    const bool last = atomicAdd(arrived, 1) == pieces.count() - 1;
+    __threadfence();  // the last CTA sees the parts of all
+    if (last) *arrived = 0;
+    return last;
   }
 };
 

@@ -43,30 +43,29 @@ struct OnDevice {
         : args_(args),
           team_(args.heads / Config::Rows::kGroup),
           groups_(args.heads / Config::Rows::kGroup / team_.size) {
-      enter(0);
       const int total = blocks_of_all() * groups_;
       share_ = max((total + team_.count() - 1) / team_.count(), kLeastShare);
       next_ = team_.own() * share_;
       end_ = min(next_ + share_, total);
+      if (next_ < end_) find();
     }
 
-    // Called by all lanes.
+    // Called by all lanes, with the same result.
     __device__ bool next(Tile& tile) {
       while (next_ < end_) {
-        const int lane = find();
-        const int blocks = of_lane(blocks_, lane), q_blocks = of_lane(q_blocks_, lane);
-        const int start = before_ + (of_lane(upto_, lane) - q_blocks * blocks) * groups_;
-        const int index = (next_ - start) / blocks;  // of the tiles of the sequence
-        const Border border = {start + index * blocks, start + (index + 1) * blocks};
+        const int index = (next_ - start_) / blocks_;  // of the tiles of the sequence
+        if (index >= q_blocks_ * groups_) {
+          start_ += q_blocks_ * groups_ * blocks_;
+          enter(batch_ + 1);
+          continue;
+        }
+        const Border border = {start_ + index * blocks_, start_ + (index + 1) * blocks_};
         const int first = border.snap(next_), end = border.snap(end_);
         next_ = border.tile_end;
         if (first >= end) continue;
-        tile.q_block = index % q_blocks;
-        tile.head = index / q_blocks * team_.size + team_.member();
-        tile.batch = first_sequence_ + lane;
-        tile.split = team_.own();
-        tile.piece =
-            piece(border, first, end, tile.q_block, {of_lane(q_len_, lane), of_lane(k_len_, lane)});
+        tile = {index % q_blocks_, index / q_blocks_ * team_.size + team_.member(), batch_,
+                team_.own()};
+        tile.piece = piece(border, first, end, tile.q_block);
         return true;
       }
       return false;
@@ -86,9 +85,9 @@ struct OnDevice {
       }
     };
 
-    __device__ Piece piece(const Border& border, int first, int end, int q_block,
-                           const attn::Sequence& lengths) const {
-      const auto range = key_range<Config>(q_block, lengths, args_);
+    __device__ Piece piece(const Border& border, int first, int end, int q_block) const {
+      const auto range =
+          key_range<Config>(q_block, Config::Lengths::sequence(args_, batch_), args_);
       const int first_block = range.first_block() - border.tile_start;
       Piece piece = {first_block + first, first_block + end, border.tile_start / share_,
                      (border.tile_end - 1) / share_ + 1};
@@ -97,65 +96,62 @@ struct OnDevice {
       return piece;
     }
 
-    // Reads the lengths of 32 sequences, one in each lane.
-    __device__ void enter(int first) {
-      first_sequence_ = first;
-      const int batch = first + lane_id();
-      q_len_ = k_len_ = q_blocks_ = blocks_ = 0;
-      if (batch < args_.batch) read(batch);
-      upto_ = q_blocks_ * blocks_;
-#pragma unroll
-      for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
-        const int other = __shfl_up_sync(~0u, upto_, lanes);
-        if (lane_id() >= lanes) upto_ += other;
-      }
-    }
-
     // Every tile of a sequence counts as many blocks, at least as many as its rows see, and one if these see
     // none, so that somebody stores them.
-    __device__ void read(int batch) {
+    __device__ void enter(int batch) {
+      batch_ = batch;
       const attn::Sequence sequence = Config::Lengths::sequence(args_, batch);
-      q_len_ = sequence.q_len;
-      k_len_ = sequence.k_len;
-      q_blocks_ = (max(q_len_, 0) + kQueries - 1) / kQueries;
+      q_blocks_ = (max(sequence.q_len, 0) + kQueries - 1) / kQueries;
       const auto last = key_range<Config>(q_blocks_ - 1, sequence, args_);
       const int keys = typename Config::Mask(args_).most_keys(kQueries, sequence);
       blocks_ = q_blocks_ == 1 ? last.end_block() - last.first_block()
                                : min(last.end_block(), (keys + 2 * Config::kBC - 2) / Config::kBC);
       blocks_ = max(blocks_, 1);
     }
+    // The blocks of one head of a lane's sequence, if there is one.
+    __device__ int blocks_of(int batch) {
+      if (batch >= args_.batch) return 0;
+      enter(batch);
+      return q_blocks_ * blocks_;
+    }
 
-    // The sequences of the lanes are the first ones.
     __device__ int blocks_of_all() {
-      int all = 0;
+      int blocks = 0;
+      for (int batch = lane_id(); batch < args_.batch; batch += kWarpSize)
+        blocks += blocks_of(batch);
+#pragma unroll
+      for (int lanes = kWarpSize / 2; lanes; lanes /= 2)
+        blocks += __shfl_xor_sync(~0u, blocks, lanes);
+      return blocks;
+    }
+
+    // Enters the sequence that has block next_ of the list. The lanes look at 32 sequences at a time.
+    __device__ void find() {
+      int before = 0;  // blocks of the list before these sequences
       for (int first = 0;; first += kWarpSize) {
-        if (first > 0) enter(first);
-        all += of_lane(upto_, kWarpSize - 1);
-        if (first + kWarpSize >= args_.batch) break;
+        const int own = blocks_of(first + lane_id());
+        int upto = own;
+#pragma unroll
+        for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
+          const int other = __shfl_up_sync(~0u, upto, lanes);
+          if (lane_id() >= lanes) upto += other;
+        }
+        const u32 after = __ballot_sync(~0u, before + upto * groups_ > next_);
+        if (after) {
+          const int lane = __ffs(after) - 1;
+          start_ = before + __shfl_sync(~0u, upto - own, lane) * groups_;
+          return enter(first + lane);
+        }
+        before += __shfl_sync(~0u, upto, kWarpSize - 1) * groups_;
       }
-      if (first_sequence_ > 0) enter(0);
-      return all;
     }
-
-    // The lane whose sequence has block next_ of the list.
-    __device__ int find() {
-      u32 after;
-      while (!(after = __ballot_sync(~0u, before_ + upto_ * groups_ > next_))) {
-        before_ += of_lane(upto_, kWarpSize - 1) * groups_;
-        enter(first_sequence_ + kWarpSize);
-      }
-      return __ffs(after) - 1;
-    }
-
-    static __device__ int of_lane(int x, int lane) { return __shfl_sync(~0u, x, lane); }
 
     const ForwardKernelArgs& args_;
     const Team team_;
     const int groups_;  // of heads, one for each CTA of a team
     int share_, next_, end_;
-    int first_sequence_, before_ = 0;        // and the blocks of the list before it
-    int q_len_, k_len_, q_blocks_, blocks_;  // of a lane's sequence, and of each of its tiles
-    int upto_;  // blocks of one head of the lanes' sequences, up to this lane's
+    int batch_, start_ = 0;  // the sequence, and where its blocks start in the list
+    int q_blocks_, blocks_;  // of the sequence, and of each of its tiles
   };
 };
 
