@@ -172,8 +172,8 @@ def test_steps_on_a_gpu_compile_nothing(name: str) -> None:
         starts = torch.tensor([0, *queries], device="cuda").cumsum(0).int()
         used = torch.tensor(keys, dtype=torch.int32, device="cuda")
         assert step.block_table is not None
-        step = step._replace(cu_seqlens_q=starts, seqused_k=used)
-        step.block_table.zero_()
+        pages = torch.zeros_like(step.block_table)
+        step = step._replace(cu_seqlens_q=starts, seqused_k=used, block_table=pages)
         attention(*step[:3], **step.keywords())
     torch.cuda.synchronize()
     assert set(kernels._units) == loaded

@@ -115,6 +115,7 @@ def test_pages_belong_to_one_sequence_each() -> None:
     assert sorted(used) == list(range(call.k.shape[0]))
     again = call_of(MIXED, CPU)
     assert torch.equal(call.q, again.q)
+    assert again.block_table is not None
     assert torch.equal(call.block_table, again.block_table)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Step, How]]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(serving, "describe", lambda device: facts)
+    monkeypatch.setattr(serving, "compile_steps", lambda steps: None)
     monkeypatch.setattr(serving, "measure_step", measure)
     monkeypatch.setattr(serving, "host_times", lambda how: HOST)
     monkeypatch.setattr(serving, "read_clocks", lambda device: Clocks(1980, 3201, 400, 50, 0))
@@ -73,10 +73,9 @@ def test_the_grid_runs_without_the_peer(asked: list[tuple[Step, How]], tmp_path:
 def test_a_wrong_output_is_an_error(
     asked: list[tuple[Step, How]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = serving.measure_step
-
     def wrong(step: Step, how: How) -> ServingRow:
-        return replace(right(step, how), us={}, refused={"packed": "wrong: max error 1"})
+        refused = {"packed": "wrong: max error 1"}
+        return ServingRow(step.label, "32:8 h", 1, 1, 1, "", {}, {}, {}, None, refused)
 
     monkeypatch.setattr(serving, "measure_step", wrong)
     assert "packed: wrong: max error 1" in invoke("bench", "--grid", "serving", exit_code=1)

@@ -125,7 +125,7 @@ def call_of(step: Step, device: torch.device, seed: int = 0) -> Call:
     k, v = (normal(sum(pages), layer.page, layer.heads_k, layer.d) for _ in "kv")
     q = normal(sum(step.queries), layer.heads, layer.d)
     one = torch.ones(1, device=device)
-    factors = {f"{name}_descale": one for name in "qkv"} if layer.of_8_bits else {}
+    factors: dict[str, Any] = {f"{name}_descale": one for name in "qkv"} if layer.of_8_bits else {}
     sinks = torch.randn(layer.heads, generator=generator, device=device) if layer.sinks else None
     return Call(
         *(q, k, v, torch.full_like(q, math.nan, dtype=torch.bfloat16)),
@@ -171,7 +171,8 @@ def fa3_run(call: Call, longest_k: int, library: Path | None) -> Callable[[], Te
 def measure_step(step: Step, how: How) -> ServingRow:
     """Time a step's contenders in turn, and check what each computed."""
     call = call_of(step, how.device)
-    assert call.out is not None
+    out = call.out
+    assert out is not None
     ways: dict[str, Callable[[], Callable[[], Tensor]]] = {PACKED: lambda: packed_run(call)}
     if (queries := step.even_queries) is not None:
         ways[BATCHED] = lambda: _batched_run(call, queries)
@@ -180,7 +181,7 @@ def measure_step(step: Step, how: How) -> ServingRow:
     contenders, refused = [], {}
     for name, way in ways.items():
         try:
-            contender = Contender(name, way(), poison=lambda: call.out.fill_(math.nan))
+            contender = Contender(name, way(), poison=lambda: out.fill_(math.nan))
             contender.run()
             contenders.append(captured(contender) if how.graph else contender)
         except (FlashAttentionError, RuntimeError, OSError) as reason:

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import write_record
+from flash_attention.launch.device import current_arch
+from flash_attention.warm_up import kernels_for
 from flash_attention_workbench.bench.clocks import read_clocks
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.peers import DEFAULT_PEERS
@@ -26,6 +28,7 @@ from flash_attention_workbench.bench.serving_run import (
     PACKED,
     How,
     ServingRow,
+    call_of,
     host_times,
     measure_step,
     summary,
@@ -40,6 +43,8 @@ from flash_attention_workbench.commands.console import (
     quiet_compiles,
     report_table,
 )
+from flash_attention_workbench.commands.precompile import precompile_units
+from flash_attention_workbench.cores import usable_cores
 
 UNUSED = ("--dtype", "--d-head", "--causal/--full", "--seq", "--configs", "--heuristic", "--csv")
 
@@ -81,17 +86,24 @@ def _measure(steps: Sequence[Step], how: How, *, json: Path | None, plot: Path |
         "clocks": {"before": _clocks(how.device)},
     }
     rows: list[ServingRow] = []
+    host: dict[str, dict[str, float]] = {}
+
+    def save() -> None:
+        facts["clocks"]["after"] = _clocks(how.device)
+        if json is not None:
+            write_record(json, {**facts, "rows": [asdict(row) for row in rows], "host_us": host})
+
     with quiet_compiles(), torch.no_grad(), progress() as bar:
+        compile_steps(steps)
         task = bar.add_task("timing", total=len(steps))
         for step in steps:
             bar.update(task, description=f"timing {step.label}")
             rows.append(measure_step(step, how))
             torch.cuda.empty_cache()
+            save()
             bar.advance(task)
-        host = host_times(how)
-    facts["clocks"]["after"] = _clocks(how.device)
-    if json is not None:
-        write_record(json, {**facts, "rows": [asdict(row) for row in rows], "host_us": host})
+        host |= host_times(how)
+        save()
     output.print(table_of(rows))
     print_lines([*summary(rows), *host_lines(host), f"{facts['device']}, L2 {facts['l2']}"])
     print_lines([f"again: {facts['command']}"])
@@ -105,6 +117,17 @@ def _measure(steps: Sequence[Step], how: How, *, json: Path | None, plot: Path |
     print_lines(f"written: {path}" for path in written if path is not None)
     if not all(row.ok for row in rows):
         raise typer.Exit(1)
+
+
+def compile_steps(steps: Sequence[Step]) -> None:
+    """Fill the compile cache on all cores; what fails says so again when it is run."""
+    calls = [
+        call_of(Step("", (1,), (1,), layer), torch.device("cpu"))
+        for layer in dict.fromkeys(step.layer for step in steps)
+    ]
+    units = dict.fromkeys(unit for call in calls for unit in kernels_for(call, current_arch().name))
+    for _ in precompile_units(list(units), usable_cores()):
+        pass
 
 
 def command_of(how: How) -> str:
