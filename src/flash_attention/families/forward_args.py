@@ -73,12 +73,7 @@ def forward_args(
     problem: Problem, views: Sequence[TensorView], *, key_blocks: int = 0, split_blocks: int = 0
 ) -> ForwardKernelArgs:
     """Make the arguments of a forward kernel without addresses, from views of q, k, v and o."""
-    args = ForwardKernelArgs(
-        key_blocks=key_blocks,
-        split_blocks=split_blocks,
-        block_table_stride=problem.table_stride,
-        pages=problem.pages,
-    )
+    args = ForwardKernelArgs(key_blocks=key_blocks, split_blocks=split_blocks)
     fill_forward_args(args, problem, views)
     return args
 
@@ -87,6 +82,7 @@ def fill_forward_args(
     args: ForwardKernelArgs, problem: Problem, views: Sequence[TensorView]
 ) -> None:
     """Fill in what follows from the problem, and the strides of q, k, v and o."""
+    args.block_table_stride, args.pages = problem.table_stride, problem.pages
     for name, value in call_values(problem).items():
         setattr(args, name, value)
     for name, view in zip("qkvo", views, strict=True):

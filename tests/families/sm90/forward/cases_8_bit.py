@@ -158,7 +158,7 @@ CASES = {
         batch=3, lengths_q=(5, 0, 30), lengths_k=(70, 10, 200), keywords=CAUSAL, q_8_bit=True
     ),
     "q of 8 bits, packed, pages": Case(
-        seq_k=320, batch=3, lengths_q=(1, 130, 4), page=16, used=(320, 200, 0), q_8_bit=True
+        seq_k=320, batch=3, lengths_q=(1, 30, 4), page=16, used=(320, 200, 0), q_8_bit=True
     ),
     "blocks, decoding": Case(1, 700, heads=8, batch=2, blocks=6),
     "blocks, more than keys": Case(1, 100, dtype=torch.float16, blocks=4),

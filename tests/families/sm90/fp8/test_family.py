@@ -11,7 +11,7 @@ import torch
 
 from flash_attention import attention, explain, forward
 from flash_attention.arch import ARCHES, MEASURED_ARCH
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.compile import compile_kernel
@@ -95,11 +95,6 @@ def test_descale_factors_of_any_strides_are_read_in_place() -> None:
     arguments: Any = Plan(call, OVERLAPPED).recipe.arguments
     strides = [getattr(arguments, f"{name}_descale_stride") for name in "qkv"]
     assert [(s.batch, s.head) for s in strides] == [(2, 1), (6, 3), (0, 0)]
-
-
-def test_pages_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="block_table is asked for, and FP8 kernels read no"):
-        SM90_FP8.resolve(OVERLAPPED, Features(page_keys=16))
 
 
 def test_tensors_of_other_types_are_refused() -> None:

@@ -52,7 +52,7 @@ def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
     "edit",
     [
         Edit("sm90/fp8/args.cuh", " + batch * (args.v_tiles_step - 1)"),
-        Edit("sm90/fp8/transpose.cuh", "sequence.k_first * args.v_stride.seq", "0"),
+        Edit("sm90/fp8/pages.cuh", "sequence.k_first * args.v_stride.seq", "0"),
     ],
     ids=["sequences overlap", "all have the values of the first"],
 )

@@ -25,6 +25,7 @@ SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
 LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
 MORE_KEYS = 2  # for each query; with fewer, tiles of a causal mask differ too much for even splits
+FEW_WAVES_8_BIT = 0.5  # products of 8 bits are faster, and FP8 kernels do not split keys
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -79,7 +80,9 @@ def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKe
     if isinstance(config, str):
         return None
     rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
-    if rows * problem.heads >= FEW_WAVES * num_sms * config.B_r:
+    eight_bits = problem.dtype == E4M3 and not problem.block_descales
+    waves = FEW_WAVES_8_BIT if eight_bits else FEW_WAVES
+    if rows * problem.heads >= waves * num_sms * config.B_r:
         return None
     return replace(
         config,

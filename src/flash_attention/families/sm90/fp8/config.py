@@ -185,6 +185,10 @@ class HopperFp8KernelConfig(KernelConfig):
         """The keys of a panel of a shared-memory tile of a V that is given transposed."""
         return gcd(self.B_c, PANEL_BYTES)
 
+    def box_keys(self, page_keys: int) -> int:
+        """Return the keys of a TMA box of k, which lies in one key block and one page."""
+        return gcd(self.B_c, page_keys)
+
     def smem_bytes(self, elem_size: int = 1) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and the copy of O."""
         queries = self.q_buffers * self.B_r * self.d_head

@@ -10,7 +10,7 @@ from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3 as E4M3_TENSOR
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.binding import Variant
+from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, kept
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
@@ -22,9 +22,10 @@ from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.heuristic import heuristic, unreadable
+from flash_attention.families.sm90.fp8.heuristic import heuristic, split_groups, unreadable
 from flash_attention.families.sm90.fp8.tensor_maps import describe_all
 from flash_attention.families.sm90.fp8.transpose import (
+    pages_variant,
     step_keys,
     tiles_bytes,
     tiles_keys,
@@ -46,11 +47,15 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     strength = "multiply numbers of 8 bits as they are"
 
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
-        if features.page_keys:
+        if not features.page_keys:
+            return features
+        if config.values_transposed:
             raise UnsupportedError(
-                "block_table is asked for, and FP8 kernels read no pages; leave config out, or pass"
-                " k and v as dense tensors"
+                "block_table is asked for, and a v in pages has contiguous columns; pass a config"
+                " with values_transposed=False, or leave config out"
             )
+        if why := split_groups(config, features.page_keys):
+            raise UnsupportedError(f"{why}; leave config out, or pass pages of a multiple of 8")
         return features
 
     @kept
@@ -72,6 +77,8 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),
+                pages_variant(resolved.page_keys),
+                Number("box_keys", config.box_keys(resolved.page_keys)),
             ),
             wrappers=list(dict.fromkeys((scores(E4M3, config.B_c), weighted))),
             parameter=PARAMETER,
@@ -105,7 +112,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
-            {} if problem.idle else describe_all(config, views),
+            {} if problem.idle else describe_all(config, views, problem.page_keys),
             starts_early=bool(before),
         )
         return Recipe(

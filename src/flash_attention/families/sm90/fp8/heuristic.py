@@ -14,8 +14,10 @@ from flash_attention.families.sm90.forward.heuristic import (
     PACKED_GROUP_MIB,
     group_mib,
 )
+from flash_attention.families.sm90.forward.tensor_maps import GROUP_KEYS
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import D_HEADS, HopperFp8KernelConfig
+from flash_attention.families.sm90.fp8.transpose import tiles_bytes
 from flash_attention.families.values import smallest_holding
 
 PROMOTED_KEYS = 896
@@ -26,23 +28,36 @@ LINEAR_KEYS = {64: 8192, 128: 16384}
 """Up to as many keys a quarter of the weights is piecewise linear. The relative RMS error of normal
 data grows with their number, and stays below 3e-2."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
+MOST_TRANSPOSED = 512 << 20
+"""The bytes that V of pages is transposed into at most. An engine's cache leaves little memory."""
 
 
 def unreadable(problem: Problem) -> str | None:
     """Say why FP8 kernels do not read the tensors of a problem, or return None if they do."""
     if problem.block_descales:
         return "FP8 kernels have one factor for all keys of a head"
-    if problem.page_keys:
-        return "FP8 kernels read no pages"
     return None
+
+
+def split_groups(config: HopperFp8KernelConfig, page_keys: int) -> str | None:
+    """Say why TMA cannot load the pages of a KV cache into a config's tiles, or return None if it
+    can: the swizzle repeats after eight keys, and a box has whole groups of them."""
+    box = config.box_keys(page_keys)
+    if not page_keys or box % GROUP_KEYS == 0:
+        return None
+    return (
+        f"pages of {page_keys} keys and key blocks of {config.B_c} have {box} in common, and FP8"
+        f" kernels load multiples of {GROUP_KEYS}"
+    )
 
 
 def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
     if why := unreadable(problem):
         return why
-    if problem.total_q is not None and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
-        return "V of short packed queries is not worth a transposition"
+    by_lengths = problem.total_q is not None or problem.page_keys
+    if by_lengths and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
+        return "V of short packed queries, or of few over pages, is not worth a transposition"
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
         return f"FP8 kernels have head dimensions up to {max(D_HEADS)}"
@@ -55,7 +70,20 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     dtype = DType.from_string(str(problem.out_dtype))
     shape = _shape(d_head, problem) | {"values_transposed": problem.v_transposed}
     config = HopperFp8KernelConfig(dtype, d_head, **shape, **order)
-    return NEEDS_HOPPER_8_BIT if config.broken_rule(arch) else config
+    if config.broken_rule(arch):
+        return NEEDS_HOPPER_8_BIT
+    return split_groups(config, problem.page_keys) or _too_large(config, problem) or config
+
+
+def _too_large(config: HopperFp8KernelConfig, problem: Problem) -> str | None:
+    """Say why V of a paged KV cache should not be transposed, or return None. The host does not
+    know how many keys a sequence has, so each has room for the longest."""
+    if not problem.page_keys or (size := tiles_bytes(config, problem)) <= MOST_TRANSPOSED:
+        return None
+    return (
+        f"V of {problem.batch} sequences of up to {problem.seq_k} keys would be transposed into"
+        f" {size >> 20} MiB, over {MOST_TRANSPOSED >> 20}"
+    )
 
 
 def _shape(d_head: int, problem: Problem) -> dict[str, Any]:

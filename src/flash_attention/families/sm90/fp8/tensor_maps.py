@@ -14,9 +14,10 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 
 
 def describe_all(
-    config: HopperFp8KernelConfig, views: Sequence[TensorView]
+    config: HopperFp8KernelConfig, views: Sequence[TensorView], page_keys: int
 ) -> dict[str, MapDescription]:
-    """Describe the tensors that TMA loads. Boxes hold a warpgroup's rows of q, and a key block.
+    """Describe the tensors that TMA loads. Boxes hold a warpgroup's rows of q, and a key block
+    or what a page has of it.
 
     If v is given transposed, the even keys of a block are loaded first, then the odd ones, and the
     columns of v likewise.
@@ -24,7 +25,7 @@ def describe_all(
     q, k, v, _ = views
     panel = config.panel_columns
     of_q = describe(q, (panel, 1, WARPGROUP_ROWS), WIDE_PROMOTION)
-    keys = (panel, 1, config.B_c)
+    keys = (panel, 1, config.box_keys(page_keys))
     if not config.values_transposed:
         return {"q": of_q, "k": describe(k, keys, WIDE_PROMOTION)}
     columns = (config.panel_keys, 1, config.d_head)

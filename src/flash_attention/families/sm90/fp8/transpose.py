@@ -18,7 +18,7 @@ from flash_attention.families.sm90.fp8.config import SUMS, HopperFp8KernelConfig
 KEYS = 64  # of a CTA
 GROUP_KEYS = 16  # of a warp
 ENTRY = "flash_transpose_kernel"
-_NAME = re.compile(r"transpose_d(\d+)(_tensor_sums)?(_per_batch)?")
+_NAME = re.compile(r"transpose_d(\d+)(_tensor_sums)?(_per_batch)?(?:_page_(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,22 @@ class TransposeConfig:
     d_head: int
     tensor_sums: bool
     per_batch: bool = False  # sequences differ in their number of keys
+    page_keys: int = 0  # 0 if the keys are not in pages
 
     def kernel_name(self) -> str:
         """Return a name for folders, logs and profiles, of letters, digits and underscores."""
         sums = "_tensor_sums" if self.tensor_sums else ""
-        return f"transpose_d{self.d_head}{sums}{'_per_batch' if self.per_batch else ''}"
+        lengths = "_per_batch" if self.per_batch else ""
+        pages = f"_page_{self.page_keys}" if self.page_keys else ""
+        return f"transpose_d{self.d_head}{sums}{lengths}{pages}"
 
 
 def parse_transpose_name(name: str) -> TransposeConfig | None:
     """Return the config with this `kernel_name()`, or None if it is another kernel's name."""
     found = _NAME.fullmatch(name)
-    return found and TransposeConfig(int(found[1]), bool(found[2]), bool(found[3]))
+    if found is None:
+        return None
+    return TransposeConfig(int(found[1]), bool(found[2]), bool(found[3]), int(found[4] or 0))
 
 
 def step_keys(config: HopperFp8KernelConfig) -> int:
@@ -66,9 +71,18 @@ def tiles_bytes(config: HopperFp8KernelConfig, problem: Problem) -> int:
     return heads * tiles_keys(config, problem) * config.value_rows
 
 
-def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool = False) -> Unit:
+def pages_variant(page_keys: int) -> Variant:
+    """The variant that finds the keys of a sequence."""
+    if not page_keys:
+        return Variant("Pages", "sm90/fp8/pages", "Contiguous")
+    return Variant("Pages", "sm90/fp8/pages", "Paged", page_keys)
+
+
+def transpose_unit(
+    config: HopperFp8KernelConfig, target: str, per_batch: bool = False, page_keys: int = 0
+) -> Unit:
     """Return the translation unit of the kernel that transposes V for a config."""
-    name = TransposeConfig(config.d_head, config.tensor_sums, per_batch).kernel_name()
+    name = TransposeConfig(config.d_head, config.tensor_sums, per_batch, page_keys).kernel_name()
     source = render(
         entry=f"{ENTRY}_{name.removeprefix('transpose_')}",
         title=f"V is transposed, {config.value_rows} rows",
@@ -78,6 +92,7 @@ def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool =
             Number("transposed_keys", KEYS),
             SUMS(config, "tensor_sums"),
             Variant("Lengths", "attn/lengths", "PerBatch" if per_batch else "Same"),
+            pages_variant(page_keys),
         ),
         asserts=LAYOUT_ASSERTS,
         bounds=f"{KEYS // GROUP_KEYS * WARP_SIZE}",
@@ -93,4 +108,5 @@ def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) ->
         return ()
     ctas = padded_keys(config, problem) // KEYS * problem.heads_k * problem.batch
     geometry = Geometry((ctas, 1, 1), KEYS // GROUP_KEYS * WARP_SIZE)
-    return (Step(transpose_unit(config, target, problem.per_batch), geometry),)
+    unit = transpose_unit(config, target, problem.per_batch, problem.page_keys)
+    return (Step(unit, geometry),)

@@ -7,6 +7,7 @@
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
+#include <fa/sm90/tile_order.cuh>
 
 namespace fa::sm90 {
 
@@ -39,12 +40,12 @@ class LeadingProducer {
     if (leads()) prefetch_maps();
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile = {}, next = {};
-    for (bool more = take<ByWarp>(walk, tile); more; tile = next) {
+    for (bool more = next_tile<Config, ByWarp>(walk, tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
       if (leads()) Config::Queries::expect(*this, tile);
       post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_, leads());
       if (leads()) walk.request();
-      loader.load(tile, [&] { more = take<ByWarp>(walk, next); });
+      loader.load(tile, [&] { more = next_tile<Config, ByWarp>(walk, next); });
     }
     post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_, leads());
     if (leads()) walk.finish();
@@ -82,14 +83,6 @@ class LeadingProducer {
   u32 tile_parity_ = 0;
 
  private:
-  template <bool ByWarp, class Walk>
-  static __device__ bool take(Walk& walk, Tile& tile) {
-    if (!ByWarp || Config::TileOrder::kByWarp) return walk.next(tile);
-    const bool more = __shfl_sync(~0u, lane_id() == 0 && walk.next(tile), 0);
-    tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
-            __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
-    return more;
-  }
   __device__ int q_row(Tile tile, int warpgroup) const {
     const int row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
     return sequence_.q_first + Config::Rows::position(row);

@@ -16,6 +16,17 @@ concept TileOrderSlot =
       walk.finish();
     };
 
+// Takes the next tile of a walk; false after the last one. If a warp does so, the walk is its first lane's,
+// unless the order of the tiles takes a warp by itself.
+template <class Config, bool ByWarp, class Walk>
+__device__ bool next_tile(Walk& walk, Tile& tile) {
+  if (!ByWarp || Config::TileOrder::kByWarp) return walk.next(tile);
+  const bool more = __shfl_sync(~0u, lane_id() == 0 && walk.next(tile), 0);
+  tile = {__shfl_sync(~0u, tile.q_block, 0), __shfl_sync(~0u, tile.head, 0),
+          __shfl_sync(~0u, tile.batch, 0), __shfl_sync(~0u, tile.split, 0)};
+  return more;
+}
+
 }  // namespace fa::sm90
 
 namespace fa::sm90::tile_order {

@@ -5,6 +5,7 @@
 #include <fa/attn/row_end.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/consumer.cuh>
+#include <fa/sm90/fp8/pages.cuh>
 #include <fa/sm90/fp8/powers.cuh>
 #include <fa/sm90/fp8/producer.cuh>
 #include <fa/sm90/fp8/promotion.cuh>
@@ -18,7 +19,7 @@ template <class T, class Config>
 concept ValuesSlot =
     requires(const typename T::Maps& maps, const SharedMemory<Config>& smem, ptx::Mbarrier full,
              const Accumulator<16, Config::kBC>& s, const Accumulator<16, Config::kDHead>& o,
-             const typename T::template Source<Config>& source,
+             typename T::template Source<Config>& source,
              const attn::KeyRange<typename Config::Mask, Config::kBC>& visited, Nothing wait) {
       typename T::KeyOrder;
       { T::scores(s, 0, 0) } -> Same<Four>;
@@ -28,6 +29,16 @@ concept ValuesSlot =
       T::before_loads(maps);
       source.load_k(smem.k(0), full, 0);
       source.load_v(smem.v(0), full, 0);
+    };
+
+template <class T, class Config>
+concept PagesSlot =
+    requires(typename T::template Keys<Config>& keys, const SharedMemory<Config>& smem,
+             ptx::Mbarrier full, const typename T::ValueRows& values) {
+      { T::kByWarp } -> Same<const bool&>;
+      { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
+      keys.load(smem.k(0), full, 0);
+      { values.row(0) } -> Same<const char*>;
     };
 
 template <class T, class Config>
@@ -59,11 +70,19 @@ __device__ constexpr bool check_slots() {
       "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
       "outputs<DHead>(o, d, h), write_sums<Config>(smem), clear_tail<Config>(tile, visited, k_len, "
       "wait), before_loads(maps), Source<Config> with load_k(to, full, block) and load_v");
+  static_assert(
+      PagesSlot<typename Config::Pages, Config>,
+      "Pages: kByWarp, kBoxKeys<Keys>, Keys<Config> with load(to, full, block), ValueRows "
+      "with row(key)");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");
   return true;
 }
+
+// The registers that a thread of a consumer gives to a producer of several lanes.
+template <class Config>
+inline constexpr int kGivenRegisters = Config::Pages::kByWarp ? 8 : 0;
 
 template <class Config>
 __device__ void forward(const typename Config::Values::Maps& maps, const Fp8KernelArgs& args,
@@ -72,6 +91,7 @@ __device__ void forward(const typename Config::Values::Maps& maps, const Fp8Kern
   static_assert(Config::kSmemBytes == SharedMemory<Config>::kBytes, "shared memory of a CTA");
   static_assert(Config::kWarpgroupRows == kWarpgroupRows, "rows of a box of Q");
   static_assert(Config::kPanelColumns == Tiles<Config>::KTile::kRowBytes, "columns of a box");
+  static_assert(Config::kBoxKeys == Config::Pages::template kBoxKeys<Config::kBC>, "keys of a box");
   check_smem_start(dynamic);
   const SharedMemory<Config> smem(kSmemStart);
   if (threadIdx.x == 0) smem.init_barriers();
@@ -79,10 +99,10 @@ __device__ void forward(const typename Config::Values::Maps& maps, const Fp8Kern
   __syncthreads();  // the barriers and the rows for sums are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
-    ptx::shrink_to<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) Producer<Config>(smem, maps, args).run();
+    ptx::shrink_to<Config::kProducerRegisters + Config::kConsumers * kGivenRegisters<Config>>();
+    if (threadIdx.x < Producer<Config>::kThreads) Producer<Config>(smem, maps, args).run();
   } else {
-    ptx::grow_to<Config::kConsumerRegisters>();
+    ptx::grow_to<Config::kConsumerRegisters - kGivenRegisters<Config>>();
     Consumer<Config>(smem, args, warpgroup - 1).run();
   }
 }

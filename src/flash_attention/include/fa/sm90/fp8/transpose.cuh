@@ -6,6 +6,7 @@
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/fp8/args.cuh>
+#include <fa/sm90/fp8/pages.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>
 
 namespace fa::sm90::fp8 {
@@ -26,17 +27,16 @@ __device__ void transpose(const Fp8KernelArgs& args) {
   const int first_key = blockIdx.x % blocks * Config::kTransposedKeys;
   const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
   const int num_keys = sequence.k_len;
-  if (args.cu_seqlens_k && first_key >= (num_keys + step - 1) / step * step) return;
-  const char* const from = static_cast<const char*>(args.v) +
-                           sequence.k_batch * args.v_stride.batch +
-                           sequence.k_first * args.v_stride.seq + head * args.v_stride.head;
+  if (first_key >= (num_keys + step - 1) / step * step) return;  // no block is loaded from there
+  const typename Config::Pages::ValueRows values(args, sequence, batch, head);
   const u32 staged = ptx::smem_address(rows);
 #pragma unroll
   for (int i = threadIdx.x; i < Config::kTransposedKeys * kRowChunks; i += kThreads) {
     const int key = i / kRowChunks, chunk = i % kRowChunks;
     ptx::Chunk x = {};
     if (first_key + key < num_keys && chunk * kChunkBytes < args.d_v)
-      x = ptx::ld_global_16(from + (first_key + key) * args.v_stride.seq + chunk * kChunkBytes);
+      if (const char* const row = values.row(first_key + key))
+        x = ptx::ld_global_16(row + chunk * kChunkBytes);
     ptx::st_shared_16(staged + key * kPitch + chunk * kChunkBytes, x);
   }
   __syncthreads();  // all 64 keys are staged

@@ -38,24 +38,19 @@ struct Tiled {
     ptx::wait_for_grid();  // V is transposed
   }
 
-  // Loads blocks of a head of K and V.
+  // Loads blocks of a head of K and V, from `last_block` on. V is one thread's.
   template <class Config>
   class Source {
    public:
     __device__ Source(const Maps& maps, const Fp8KernelArgs& args, const attn::Sequence& sequence,
-                      int batch, int kv_head)
-        : maps_(maps),
-          sequence_(sequence),
-          kv_head_(kv_head),
+                      int batch, int kv_head, int last_block)
+        : keys_(maps.k, args, sequence, batch, kv_head, last_block),
           tiles_(static_cast<const char*>(args.v_tiles) +
                  first_in_tiles(args, batch, kv_head) * (Config::kDHead + Config::Sums::kRows)) {}
 
     template <class KTile>
-    __device__ void load_k(KTile to, ptx::Mbarrier full, int block) const {
-#pragma unroll
-      for (int p = 0; p < KTile::kCount; ++p)
-        ptx::tma_load_4d(to.panel(p), maps_.k, full, p * KTile::kRowBytes, kv_head_,
-                         sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    __device__ void load_k(KTile to, ptx::Mbarrier full, int block) {
+      keys_.load(to, full, block);
     }
     template <class VTile>
     __device__ void load_v(VTile to, ptx::Mbarrier full, int block) const {
@@ -64,9 +59,7 @@ struct Tiled {
     }
 
    private:
-    const Maps& maps_;
-    const attn::Sequence& sequence_;
-    const int kv_head_;
+    typename Config::Pages::template Keys<Config> keys_;
     const char* const tiles_;
   };
 };

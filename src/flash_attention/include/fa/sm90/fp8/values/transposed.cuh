@@ -82,9 +82,11 @@ struct Transposed {
 
   template <class Config>
   class Source {
+    static_assert(!Config::Pages::kByWarp, "one thread loads V");
+
    public:
     __device__ Source(const Maps& maps, const Fp8KernelArgs&, const attn::Sequence&, int batch,
-                      int kv_head)
+                      int kv_head, int /*last_block*/)
         : maps_(maps), batch_(batch), kv_head_(kv_head) {}
 
     template <class KTile>

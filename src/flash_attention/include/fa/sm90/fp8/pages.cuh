@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slot Pages: where the keys of a sequence are. `Keys` loads blocks of a head of K, from the last one to
+// the first, by one thread or by a warp. `ValueRows` finds the rows of V that are transposed.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/sm90/fp8/args.cuh>
+#include <fa/sm90/page_producer.cuh>
+
+namespace fa::sm90::fp8::pages {
+
+// The keys of a sequence are contiguous in their tensor.
+struct Contiguous {
+  static constexpr bool kByWarp = false;
+  static constexpr bool kGrouped = false;  // the panels of a tile follow each other
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
+
+  template <class Config>
+  class Keys {
+   public:
+    __device__ Keys(const TensorMap& map, const Fp8KernelArgs&, const attn::Sequence& sequence,
+                    int /*batch*/, int kv_head, int /*last_block*/)
+        : map_(map), sequence_(sequence), kv_head_(kv_head) {}
+
+    template <class KTile>
+    __device__ void load(KTile to, ptx::Mbarrier full, int block) const {
+#pragma unroll
+      for (int p = 0; p < KTile::kCount; ++p)
+        ptx::tma_load_4d(to.panel(p), map_, full, p * KTile::kRowBytes, kv_head_,
+                         sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    }
+
+   private:
+    const TensorMap& map_;
+    const attn::Sequence& sequence_;
+    const int kv_head_;
+  };
+
+  class ValueRows {
+   public:
+    __device__ ValueRows(const Fp8KernelArgs& args, const attn::Sequence& sequence, int /*batch*/,
+                         int kv_head)
+        : first_(static_cast<const char*>(args.v) + sequence.k_batch * args.v_stride.batch +
+                 sequence.k_first * args.v_stride.seq + kv_head * args.v_stride.head),
+          stride_(args.v_stride.seq) {}
+
+    __device__ const char* row(int key) const { return first_ + key * stride_; }
+
+   private:
+    const char* const first_;
+    const i64 stride_;
+  };
+};
+
+// A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists. A
+// page that does not exist has zeros.
+template <int PageKeys>
+struct Paged {
+  static constexpr bool kByWarp = true;
+  static constexpr bool kGrouped = false;  // the panels of a tile follow each other
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
+
+  // A lane loads a box, and reads the number of its page a block ahead.
+  template <class Config>
+  class Keys {
+    using Numbers = PageNumbers<PageKeys, Config::kBC, 1>;
+    static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+    static_assert(Numbers::kBoxKeys % kGroupRows == 0, "boxes keep groups of swizzled rows whole");
+
+   public:
+    __device__ Keys(const TensorMap& map, const Fp8KernelArgs& args, const attn::Sequence& sequence,
+                    int batch, int kv_head, int last_block)
+        : map_(map),
+          table_(args.block_table + batch * args.block_table_stride),
+          k_len_(sequence.k_len),
+          kv_head_(kv_head) {
+      ahead_.read(last_block, 0, table_, k_len_);
+    }
+
+    template <class KTile>
+    __device__ void load(KTile to, ptx::Mbarrier full, int block) {
+      const Numbers numbers = ahead_;
+      ahead_.read(block - 1, 0, table_, k_len_);
+#pragma unroll
+      for (int i = 0; i < Numbers::kPerLane; ++i)
+        if (const int box = Numbers::box(i, 0); box < Numbers::kBoxes) {
+          const int row = box * Numbers::kBoxKeys;
+#pragma unroll
+          for (int p = 0; p < KTile::kCount; ++p)
+            ptx::tma_load_4d(to.panel(p) + row * KTile::kRowBytes, map_, full, p * KTile::kRowBytes,
+                             kv_head_, (block * Config::kBC + row) % PageKeys, numbers.number[i]);
+        }
+    }
+
+   private:
+    const TensorMap& map_;
+    const int* const table_;  // of the sequence
+    const int k_len_, kv_head_;
+    Numbers ahead_;  // of the next block
+  };
+
+  class ValueRows {
+   public:
+    __device__ ValueRows(const Fp8KernelArgs& args, const attn::Sequence&, int batch, int kv_head)
+        : first_(static_cast<const char*>(args.v) + kv_head * args.v_stride.head),
+          table_(args.block_table + batch * args.block_table_stride),
+          stride_(args.v_stride),
+          pages_(args.pages) {}
+
+    __device__ const char* row(int key) const {
+      const int page = table_[key / PageKeys];
+      if (page < 0 || page >= pages_) return nullptr;
+      return first_ + page * stride_.batch + key % PageKeys * stride_.seq;
+    }
+
+   private:
+    const char* const first_;
+    const int* const table_;  // of the sequence
+    const Strides& stride_;
+    const int pages_;
+  };
+};
+
+}  // namespace fa::sm90::fp8::pages
