@@ -27,6 +27,18 @@ struct Team {
 
 }  // namespace fa::sm90
 
+namespace fa::sm90::splits {
+
+// Tiles carry the key blocks of a CTA, which their order computes from the lengths of all sequences.
+struct OnDevice {
+  static constexpr bool kSplitKv = true;
+  static constexpr bool kOnDevice = true;
+
+  static __device__ void begin() {}
+};
+
+}  // namespace fa::sm90::splits
+
 namespace fa::sm90::tile_order {
 
 struct OnDevice {
