@@ -39,6 +39,7 @@ from benchmarks.render.ledger import (
 from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
 from benchmarks.render.rungs import render_rungs
+from benchmarks.render.serving import SERVING_PLOT, serving_block
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
 from flash_attention_workbench.bench import plot, results
@@ -46,6 +47,9 @@ from flash_attention_workbench.bench.comparison import Comparison, compare
 from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
+from flash_attention_workbench.bench.serving import SERVING
+from flash_attention_workbench.bench.serving_plot import serving_speeds
+from flash_attention_workbench.bench.serving_run import serving_record
 from flash_attention_workbench.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST, TIMED = "ladder", "counters", "host", "forward-timed"
@@ -90,6 +94,7 @@ DOCUMENTS = (
     ("docs/measurements.md", "h200_seed_grid.json"),
     ("docs/measurements.md", "h200_hopper_ablations.json"),
     ("docs/measurements.md", "h200_hopper_profile.json"),
+    ("docs/serving.md", "h200_serving.json"),
     ("docs/tuning.md", "h200_tuned_bf16.json"),
     ("docs/tuning.md", "h200_tuned_models_bf16.json"),
 )
@@ -248,6 +253,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, distributed.PROCESSES, distributed.processes_block(record))
     if "instruction" in row:
         return replace_block(text, CONFORMANCE, conformance_block(record, _where(record)))
+    if record.get("grid") == SERVING:
+        return replace_block(text, SERVING, serving_block(SERVING, record, _where(record)))
     if "grid" in record:
         name = grid_name(record)
         if is_gradients(record):
@@ -290,7 +297,12 @@ def write(document: Path, stored: Path) -> None:
     record = read_file(stored).record
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
-        if "grid" in record and begin(name := grid_name(record)) in text and name in PLOTS:
+        if record.get("grid") == SERVING:
+            rows_beside = [row for row in serving_record(record).rows if row.ratio is not None]
+            if rows_beside:
+                figure = serving_speeds(rows_beside, record["device"])
+                plot.save(figure, document.parent / SERVING_PLOT)
+        elif "grid" in record and begin(name := grid_name(record)) in text and name in PLOTS:
             rows = grid_rows(record)
             words = Measured[rows[0].measured].words
             setting = f"{record['device']}, {record['dtype']}, {words}"

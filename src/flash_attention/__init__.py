@@ -29,6 +29,7 @@ from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
 from flash_attention.merge import merge
 from flash_attention.version import DISTRIBUTION, VERSION
+from flash_attention.warm_up import warm_up
 
 if TYPE_CHECKING:
     from flash_attention.launch.emulate import emulate
@@ -71,6 +72,7 @@ __all__ = [
     "tune",
     "tuning",
     "use_table",
+    "warm_up",
 ]
 
 _WORKBENCH = "flash_attention_workbench"

@@ -21,7 +21,9 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
+from flash_attention.warm_up import kernels_for
 from flash_attention_workbench.commands import build as build_command
+from flash_attention_workbench.commands.models import read_model
 from flash_attention_workbench.commands.precompile import Job, Outcome
 from tests.workbench.commands.invoke import invoke, refuse
 
@@ -108,3 +110,25 @@ def test_a_bad_arch_lists_the_good_ones() -> None:
 def summary(text: str) -> list[str]:
     (row,) = (line for line in text.splitlines() if "sm_80" in line)
     return re.split(r"\s{2,}", row.strip())
+
+
+def test_a_model_is_built_for_all_lengths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    layers = ("heads=4 heads_k=2 d=64 page=16", "heads=4 heads_k=2 d=64 page=16 window=32 sinks")
+    options = [word for layer in layers for word in ("--model", layer)]
+    told = invoke("build", "--arch", "sm_80", "--jobs", "1", *options)
+    units = {unit for layer in layers for unit in kernels_for(read_model(layer), "sm_80")}
+    assert len(units) > 2  # decoding and chunks of both layers
+    built = {path.read_text() for path in tmp_path.glob("*/kernel.cu")}
+    assert built == {unit.source for unit in units}
+    folded = "".join(told.split())
+    assert all(unit.name in folded for unit in units)
+
+
+def test_models_and_sets_are_told_apart() -> None:
+    model = "heads=4 heads_k=2 d=64 page=16"
+    assert "leave out --set" in refuse("build", "--set", "all", "--model", model)
+    assert "heads_k, d, page missing" in refuse("build", "--model", "heads=4")
+    assert "did you mean 'heads'" in refuse("build", "--model", "hed=4")
+    assert "pass sinks alone" in refuse("build", "--model", f"{model} sinks=3")
+    assert "softcap is 'x'" in refuse("build", "--model", f"{model} softcap=x")

@@ -160,6 +160,9 @@ def test_packed_queries_are_not_split() -> None:
     made = Case("", (10,), (70,), 512, 512).make()
     with pytest.raises(UnsupportedError, match="the keys of packed queries are not split"):
         forward(FULL, made.q, made.k, made.v, split_keys=64, **made.arguments)
+    packed = replace(problem(1, 8192, heads_k=1), batch=4, total_q=4, seqused_k=True)
+    choice = choose(packed, Setting(MEASURED_ARCH, SMS))
+    assert (choice.config.prefix, choice.setting.split) == (FULL.prefix, None)
 
 
 def test_heads_over_512_are_refused() -> None:

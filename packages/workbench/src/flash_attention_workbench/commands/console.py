@@ -69,6 +69,12 @@ def print_report(rows: Sequence[ReportRow]) -> None:
     output.print(table, highlight=False)
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines of text as they are."""
+    for line in lines:
+        output.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def progress() -> Progress:
     """A progress bar on standard error, so that standard output stays a report."""
     return Progress(

@@ -136,6 +136,8 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         config = self.heuristic(problem, arch)
         if isinstance(config, str):
             return config
+        if problem.total_q is not None:
+            return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
         if why := why_not_decode(problem):
             return why
         kv_splits = splits_of(

@@ -9,6 +9,10 @@ struct Chunk {
   u32 x, y, z, w;
 };
 
+struct Pair {
+  u32 x, y;
+};
+
 __device__ inline u32 smem_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
@@ -57,6 +61,12 @@ __device__ inline void st_global_8(void* gmem, float x, float y) {
 
 __device__ inline void st_global_8(void* gmem, u32 x, u32 y) {
   asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(gmem), "r"(x), "r"(y) : "memory");
+}
+
+__device__ inline Pair ld_shared_pair(u32 smem) {
+  Pair p;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(p.x), "=r"(p.y) : "r"(smem) : "memory");
+  return p;
 }
 
 __device__ inline Chunk ld_shared_16(u32 smem) {

@@ -24,7 +24,8 @@ from flash_attention_workbench.bench.timing import Contender
 
 FA3_VARIABLE = "FLASH_ATTENTION_FA3"
 """The path of FlashAttention-3's library, for `bench`; the option `--fa3` goes before it. It is
-upstream's build, flash_attn_3_C.so, with libcudart.so.12 beside it."""
+upstream's build, flash_attn_3_C.so, with libcudart.so.12 beside it; for the grid `serving` it is
+vLLM's, _vllm_fa3_C.abi3.so. Both may be packed by xz."""
 FA3 = "fa3"
 FA3_CAPABILITY = (9, 0)
 LIBRARY, CUDA_RUNTIME = "flash_attn_3_C.so", "libcudart.so.12"
@@ -96,11 +97,12 @@ def _load(path: Path, runtime: Path) -> None:
     The mapping of a loaded library outlives its file.
     """
     with tempfile.TemporaryDirectory() as folder:
-        ctypes.CDLL(str(_unpacked(runtime, Path(folder))), mode=ctypes.RTLD_GLOBAL)
-        torch.ops.load_library(str(_unpacked(path, Path(folder))))
+        ctypes.CDLL(str(unpacked(runtime, Path(folder))), mode=ctypes.RTLD_GLOBAL)
+        torch.ops.load_library(str(unpacked(path, Path(folder))))
 
 
-def _unpacked(path: Path, folder: Path) -> Path:
+def unpacked(path: Path, folder: Path) -> Path:
+    """Return a library, which is unpacked into a folder if it is packed."""
     if path.suffix != ".xz":
         return path
     library = folder / path.stem

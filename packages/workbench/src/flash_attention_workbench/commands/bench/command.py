@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -29,10 +29,13 @@ from flash_attention_workbench.bench.grid_summary import summary
 from flash_attention_workbench.bench.peers import DEFAULT_PEERS, PEERS, checked_names
 from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.bench.peers.gradients import PEER_NAMES
+from flash_attention_workbench.bench.serving import SERVING
 from flash_attention_workbench.commands.bench import tables
 from flash_attention_workbench.commands.bench.compiling import compile_all
+from flash_attention_workbench.commands.bench.serving import bench_serving
 from flash_attention_workbench.commands.bench.settings import (
     Settings,
+    check_gpu,
     measured_on,
     points_of,
     read_configs,
@@ -40,6 +43,7 @@ from flash_attention_workbench.commands.bench.settings import (
 from flash_attention_workbench.commands.console import (
     check_plot,
     output,
+    print_lines,
     progress,
     quiet_compiles,
 )
@@ -51,9 +55,13 @@ from flash_attention_workbench.commands.options import (
     JsonOption,
 )
 
+GridOption = Annotated[
+    str, typer.Option(help=f"{', '.join((*GRIDS, SERVING))}, or a file of problems")
+]
+
 
 def bench(
-    grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
+    grid: GridOption = "fa3",
     dtype: GridDTypeOption = None,
     d_head: GridDHeadsOption = None,
     causal: GridMaskOption = None,
@@ -95,6 +103,10 @@ def bench(
     if compare is not None:
         _compare(*compare)
         return
+    if grid == SERVING:
+        unused = (dtype, d_head, causal, seq, configs, heuristic or None, csv)
+        bench_serving(unused, peers, (repeats, hot, graph, fa3), json=json, plot=plot)
+        return
     points, narrowed = points_of(grid, d_head, causal, seq)
     element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))
@@ -117,11 +129,7 @@ def _check(settings: Settings) -> None:
             f"--graph is for grids of the forward pass, and {settings.grid} measures"
             f" {settings.measured.words}; leave --graph out"
         )
-    if not torch.cuda.is_available():
-        raise UnsupportedError(
-            "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
-            "attention inspect` and `flash-attention ladder run` say what can be known"
-        )
+    check_gpu()
 
 
 def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
@@ -153,13 +161,13 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
             bar.advance(task)
     forward = settings.measured is Measured.FORWARD
     output.print(tables.speeds(rows, settings.peers if forward else PEER_NAMES, legend))
-    _print_lines(summary(rows, refused, legend))
+    print_lines(summary(rows, refused, legend))
     if not forward:
-        _print_lines(map(str, gradient_means(rows)))
-    _print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
+        print_lines(map(str, gradient_means(rows)))
+    print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
     for when, state in facts["clocks"].items():
-        _print_lines([f"{when}: {Clocks(**state) if state else 'no nvidia-smi to ask'}"])
-    _print_lines([f"again: {settings.command()}"])
+        print_lines([f"{when}: {Clocks(**state) if state else 'no nvidia-smi to ask'}"])
+    print_lines([f"again: {settings.command()}"])
     _write(rows, json=json, csv=csv, plot=plot)
     if not rows or not all(row.ok for row in rows):
         raise typer.Exit(1)
@@ -184,11 +192,6 @@ def _clocks(device: torch.device) -> dict[str, float | None] | None:
     return None if clocks is None else asdict(clocks)
 
 
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        output.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _write(
     rows: Sequence[GridRow], *, json: Path | None, csv: Path | None, plot: Path | None
 ) -> None:
@@ -198,14 +201,14 @@ def _write(
         from flash_attention_workbench.bench import plot as plots
 
         plots.save(plots.grid_speeds(rows), plot)
-    _print_lines(f"written: {path}" for path in (json, csv, plot) if path is not None)
+    print_lines(f"written: {path}" for path in (json, csv, plot) if path is not None)
 
 
 def _compare(before: Path, after: Path) -> None:
     first, second = load_json(before), load_json(after)
     for path, facts in ((before, first.facts), (after, second.facts)):
         where = f"{facts['device']}, {facts['date']}, commit {facts['commit']}"
-        _print_lines([f"{path}: {where}; {facts['command']}"])
+        print_lines([f"{path}: {where}; {facts['command']}"])
     pairs = pair_up(first, second)
     output.print(tables.point_by_point(pairs))
     output.print(tables.means(agreements(pairs)))

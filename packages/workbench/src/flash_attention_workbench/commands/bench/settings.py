@@ -8,6 +8,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from flash_attention.choose.tables import TABLE_VARIABLE
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
@@ -76,6 +78,15 @@ class Settings:
         read = [TABLE_VARIABLE, *([] if self.config_file else [SET_VARIABLE])]
         set_to = [f"{n}={shlex.quote(os.environ[n])}" for n in read if os.environ.get(n)]
         return " ".join((*set_to, shlex.join(words)))
+
+
+def check_gpu() -> None:
+    """Refuse to measure where there is no GPU."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
+            "attention inspect` and `flash-attention ladder run` say what can be known"
+        )
 
 
 def measured_on(grid: str) -> Measured:

@@ -73,28 +73,29 @@ class LandingMemory : public SharedMemory<Config> {
   const u32 base_;
 };
 
-// 16 numbers of 8 bits are two chunks of 16 bits.
-template <class To, class Convert>
-__device__ void write_converted(To to, int row, int chunk, const ptx::Chunk& x, Convert convert) {
+// Eight numbers of 8 bits become a chunk of 16 bits.
+template <class Convert>
+__device__ ptx::Chunk converted(const ptx::Pair& x, Convert convert) {
   const auto low = [&](u32 bytes) {
     return convert(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
   };
   const auto high = [&](u32 bytes) { return low(bytes >> 16); };
-  ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
-  ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+  return {low(x.x), high(x.x), low(x.y), high(x.y)};
 }
 
-// Converts a tile with `Threads` threads, of which this is one.
+// Converts a tile with `Threads` threads, of which this is one. Lanes next to each other write the chunks of
+// a row, which are in different banks.
 template <class Config, int Threads, class From, class To, class FactorsOfRows>
 __device__ void convert_tile(From from, To to, const FactorsOfRows& factors, int thread) {
-  constexpr int kRowChunks = From::kRowBytes / kChunkBytes;
-#pragma unroll 2
-  for (int i = thread; i < From::kBytes / kChunkBytes; i += Threads) {
-    const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
+  constexpr int kRowChunks = From::kRowBytes / kChunkElements;
+#pragma unroll 4
+  for (int i = thread; i < From::kRows * kRowChunks; i += Threads) {
+    const ptx::Pair x = ptx::ld_shared_pair(from.address + i * kChunkElements);
     const int row = i / kRowChunks;
-    write_converted(to, row, i % kRowChunks, x, [&](u32 halves) {
-      return factors.template convert<typename Products<Config>::DType>(halves, row);
-    });
+    ptx::st_shared_16(to.chunk(row, i % kRowChunks), converted(x, [&](u32 halves) {
+                        return factors.template convert<typename Products<Config>::DType>(halves,
+                                                                                          row);
+                      }));
   }
 }
 
@@ -162,7 +163,9 @@ class Converter {
                        Rows::head(tile.head, first_row + row) * args_.q_stride.head;
         x = ptx::ld_global_16(static_cast<const char*>(args_.q) + at + chunk * kChunkBytes);
       }
-      write_converted(to, row, chunk, x, Products<Config>::DType::from_halves);
+      const auto from_halves = Products<Config>::DType::from_halves;
+      ptx::st_shared_16(to.chunk(row, 2 * chunk), converted({x.x, x.y}, from_halves));
+      ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), converted({x.z, x.w}, from_halves));
     }
   }
 

@@ -27,6 +27,18 @@ struct Team {
 
 }  // namespace fa::sm90
 
+namespace fa::sm90::splits {
+
+// Tiles carry the key blocks of a CTA, which their order computes from the lengths of all sequences.
+struct OnDevice {
+  static constexpr bool kSplitKv = true;
+  static constexpr bool kOnDevice = true;
+
+  static __device__ void begin() {}
+};
+
+}  // namespace fa::sm90::splits
+
 namespace fa::sm90::tile_order {
 
 struct OnDevice {
@@ -34,8 +46,9 @@ struct OnDevice {
 
   template <class Config>
   class Walk {
-    static constexpr int kLeastShare = 256 / Config::kBC + 1;  // fewer are not worth combining
-    static constexpr int kSnap = 128 / Config::kBC;            // nor is a piece of so few blocks
+    // Fewer blocks are not worth combining: 320 keys, or 192 of narrow heads.
+    static constexpr int kLeastShare = (Config::kDHead <= 64 ? 128 : 256) / Config::kBC + 1;
+    static constexpr int kSnap = 128 / Config::kBC;  // nor is a piece of so few blocks
     static constexpr int kQueries = Shape<Config>::kBR / Config::Rows::kGroup;  // of a tile
 
    public:
