@@ -22,7 +22,7 @@ from tests.emulator.ptx_kernels import KERNELS, Kernel
 from tests.emulator.ptx_mutations import chosen
 from tests.user_kernel.corpus_kernels import corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
-from tests.user_kernel.test_planted import PLANTS, Planted, planted_text
+from tests.user_kernel.test_planted import OF_A_KIND, Planted, planted_text
 
 pytestmark = pytest.mark.skipif(load_native() is None, reason="needs a C compiler")
 
@@ -55,7 +55,7 @@ def test_kernels_of_the_corpus(monkeypatch: pytest.MonkeyPatch, entry: str, sche
     assert native == numpy
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: f"{p.entry}-{p.kind}-{p.turn}")
+@pytest.mark.parametrize("plant", OF_A_KIND)
 def test_planted_mistakes(monkeypatch: pytest.MonkeyPatch, plant: Planted, schedule: str) -> None:
     kernel = UserKernel.of_source(planted_text(plant), plant.entry, arch=plant.arch)
     native, numpy = both(monkeypatch, kernel, *plant.launch, schedule)
