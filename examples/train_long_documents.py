@@ -19,7 +19,7 @@ from flash_attention.distributed import Plan, attention, make_plan, position_ids
 
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets for several
 ALONE |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-WORDS, WIDTH, HEADS, STEPS, TOTAL, LONGEST = 32, 64, 4, 40, 1024, 400
+WORDS, WIDTH, HEADS, STEPS, TOTAL, LONGEST = 32, 64, 4, 40, 512, 200
 
 
 def start() -> DeviceMesh:

@@ -18,14 +18,15 @@ from hypothesis import settings
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 LONG = {
+    "backward/test_emulated.py",
     "distributed/test_attention.py",
-    "emulator/native/test_same.py",
+    "emulator/test_backward_sm80.py",
+    "emulator/test_hopper_shapes.py",
     "examples/test_examples.py",
     "launch/test_decode.py",
     "render/test_documents.py",
     "tests/test_random_gradients.py",
     "tests/test_random_problems.py",
-    "wide/test_emulated.py",
 }
 """The files that take longest, by the end of their paths."""
 

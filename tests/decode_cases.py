@@ -133,8 +133,8 @@ DECODE_CASES = [
     ),
 ]
 
-# Every other case, in one launch, in two or in both. All of them are tried with other splits in
-# tests/families/sm90.
+# Every other case, in one launch, in two or in both. The others are tried with other splits in
+# tests/families/sm90/forward/test_splits.py.
 ALWAYS: dict[DecodeCase, tuple[int, ...]] = dict(
     zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,))), strict=False)
 )

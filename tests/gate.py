@@ -23,6 +23,23 @@ def one_in(
     ]
 
 
+def in_turn(
+    cases: Iterable[Any], ways: Iterable[Any], *, id_of: Callable[[Any], str] = str
+) -> list[Any]:
+    """The parameters of a test of every case in every way, of which each case is always tried in
+    one, the first in the first way, the second in the second."""
+    ways = tuple(ways)
+    return [
+        pytest.param(
+            *(case, way),
+            id=f"{id_of(case)}-{way}",
+            marks=() if number % len(ways) == turn else EXHAUSTIVE,
+        )
+        for number, case in enumerate(cases)
+        for turn, way in enumerate(ways)
+    ]
+
+
 def third_of_features(place: int) -> list[Any]:
     """Every third of the feature cases. Of three kernels that differ in `place`, one tries each,
     and random problems try their pairs on all."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -21,9 +21,11 @@ from flash_attention.ladder import Rung, get_ladder
 D_HEADS = (64, 80, 96, 128, 192, 256)
 LENGTHS = tuple(512 << i for i in range(6))
 TOKENS = 16384
-LADDERS = ((DType.FP16, 64, False), (DType.BF16, 128, True))
-"""Every type, mask and width of the ladder."""
-OTHER_LADDERS = ((DType.FP16, 64, True), (DType.BF16, 64, False))
+LADDERS = (
+    *((DType.FP16, 64, False), (DType.BF16, 128, True)),
+    *((DType.FP16, 64, True), (DType.BF16, 64, False)),
+)
+FIRST_CAUSAL_RUNG = 27
 CHOICES = choices(HopperForwardKernelConfig)
 GROUP_MIB = 4  # stands for every size of a group: it is one constant of the kernel
 
@@ -65,6 +67,23 @@ def hopper_ladder(dtype: DType, d_head: int) -> list[tuple[Rung, HopperForwardKe
         for rung in get_ladder(dtype, d_head)
         if isinstance(rung.config, HopperForwardKernelConfig)
     ]
+
+
+def of_the_gate(rung: Rung, ladder: tuple[DType, int, bool]) -> bool:
+    """Whether every run of the tests tries a rung in one of LADDERS: all in the first, and in the
+    second, which has the other type, mask and width, those that a causal mask shows."""
+    shown = rung.number >= FIRST_CAUSAL_RUNG
+    return ladder == LADDERS[0] or (ladder == LADDERS[1] and shown)
+
+
+def first_of_each_width(
+    configs: Iterable[tuple[HopperForwardKernelConfig, bool]],
+) -> set[tuple[HopperForwardKernelConfig, bool]]:
+    """The first config of every head dimension and mask."""
+    found: dict[tuple[int, bool], tuple[HopperForwardKernelConfig, bool]] = {}
+    for config, causal in configs:
+        found.setdefault((config.d_head, causal), (config, causal))
+    return set(found.values())
 
 
 @cache

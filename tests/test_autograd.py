@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from flash_attention import KernelConfigError, UnsupportedError, attention
 from flash_attention.reference.judge import generate_qkv
 from tests.feature_cases import CASES, Case
+from tests.gate import EXHAUSTIVE
 from tests.gradients import DEVICES, dense, leaves, recorded
 
 
@@ -50,8 +51,12 @@ DIFFERENCES = [
 ]
 
 
+@pytest.mark.parametrize("of_every_element", [False, pytest.param(True, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize(("case", "return_lse"), DIFFERENCES)
-def test_gradients_are_differences_in_float64(case: Case, return_lse: bool) -> None:
+def test_gradients_are_differences_in_float64(
+    case: Case, return_lse: bool, of_every_element: bool
+) -> None:
+    """Along one random direction of all elements together, or along each of them."""
     made = case.make(dtype=torch.float64)
     asked = dict(made.arguments)
     sinks = asked.pop("sinks")
@@ -65,7 +70,7 @@ def test_gradients_are_differences_in_float64(case: Case, return_lse: bool) -> N
         out, lse = attention(q, k, v, **options, return_lse=True)
         return out, lse.masked_fill(lse == -torch.inf, 0)
 
-    assert gradcheck(function, given, fast_mode=False)
+    assert gradcheck(function, given, fast_mode=not of_every_element)
 
 
 @pytest.mark.parametrize("device", DEVICES)

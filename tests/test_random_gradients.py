@@ -12,6 +12,7 @@ import torch
 
 from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.launch.compute import compute_gradients
+from tests.gate import one_in
 from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, Size
 from tests.random_problems.gradients import (
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
 DRAWN = 300  # problems of a family
-KERNELS = 8  # of a family that every run of the tests compiles, with those that go with them
+KERNELS = 5  # of a family that every run of the tests compiles, with those that go with them
 ON_GPU = 50
 SHRINK_TRIES = 50
 
@@ -85,7 +86,7 @@ def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
 def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
     first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
     missing = pairs_of(rest, GradientProblem.features) - pairs_of(first, GradientProblem.features)
-    assert len(missing) < 35  # of more than 500
+    assert len(missing) < 65  # of more than 500
 
 
 ONCE_WRONG = [
@@ -103,7 +104,7 @@ def test_what_was_once_wrong_stays_right(problem: RandomProblem, family: str, de
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", one_in(3, range(0, 300, 100)))
 def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
     for seed in range(first, first + 100):
         made = make_gradients(draw_gradients(seed, SMALL))

@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 import torch
 
+from tests.gate import one_in
 from tests.random_problems.call import GUARD, RandomCall, make, verdict_of
 from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, SMALL, Size, draw, kinds
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
 DRAWN = 300  # problems of a family
-KERNELS = 12  # of a family that every run of the tests compiles
+KERNELS = 7  # of a family that every run of the tests compiles
 ON_GPU = 50
 SHRINK_TRIES = 100
 
@@ -84,7 +85,7 @@ def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
 def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
     first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
     missing = pairs_of(rest, RandomProblem.features) - pairs_of(first, RandomProblem.features)
-    assert len(missing) < 20  # of more than 500
+    assert len(missing) < 50  # of more than 500
 
 
 ONCE_WRONG = [
@@ -100,7 +101,7 @@ def test_what_was_once_wrong_stays_right(problem: RandomProblem, device: str) ->
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("first", range(0, 600, 100))
+@pytest.mark.parametrize("first", one_in(3, range(0, 600, 100)))
 def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
     for seed in range(first, first + 100):
         call = make(draw(seed, SMALL))
@@ -157,11 +158,16 @@ def test_the_same_seed_gives_the_same_tensors() -> None:
             assert torch.equal(*pair)
 
 
+@cache
+def first_drawn() -> list[RandomProblem]:
+    return drawn(SMALL, "sm90", DRAWN)
+
+
 @pytest.mark.parametrize("name", SIMPLER)
 def test_a_feature_can_be_left_out(name: str) -> None:
-    having = [p for p in (draw(seed, SMALL) for seed in range(300)) if FEATURES[name](p)]
+    having = [problem for problem in first_drawn() if FEATURES[name](problem)]
     assert having
-    for problem in having:
+    for problem in having[:10]:
         changed = without(problem, frozenset((name,)))
         assert name not in changed.features()
         make(changed)

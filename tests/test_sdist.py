@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_%s(sys.argv[1])"
 NOT_OURS = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build")
 A_QUICK_PART = (
-    "tests/call",
     "tests/test_repo.py",
     "tests/test_arch.py",
     "tests/compile/test_elf.py",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from flash_attention.compat.transformers import register
 from flash_attention.errors import UnsupportedError
 from tests.compat.tiny_models import IDS, LEFT, MASKS, MODELS, ONES, transformers, twins
+from tests.gate import in_turn, one_in
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -34,9 +36,13 @@ def test_logits(models: tuple[Any, Any], padding: str) -> None:
     close(given[real], wanted[real])
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("padding", ["ones", "left"])
-def test_generation(models: tuple[Any, Any], padding: str, cache: str) -> None:
+@pytest.mark.parametrize(
+    ("models", "asked"),
+    in_turn(MODELS, product(["left", "ones"], ["static", "dynamic"])),
+    indirect=["models"],
+)
+def test_generation(models: tuple[Any, Any], asked: tuple[str, str]) -> None:
+    padding, cache = asked
     wanted, given = (
         model.generate(
             IDS,
@@ -64,6 +70,7 @@ def test_a_prompt_in_two_parts(models: tuple[Any, Any]) -> None:
     close(given, wanted)
 
 
+@pytest.mark.parametrize("models", one_in(2, MODELS), indirect=True)
 def test_a_compiled_model_is_one_graph(models: tuple[Any, Any]) -> None:
     torch._dynamo.reset()
     eager, ours = models

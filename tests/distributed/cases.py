@@ -203,17 +203,17 @@ def meshes(ranks: int, device: str) -> list[tuple[str, DeviceMesh]]:
     return [(schedule, made[shape]) for schedule, shape in shapes]
 
 
-def chosen(ranks: int, device: str) -> list[tuple[Case, torch.dtype, str, DeviceMesh]]:
-    """What some ranks run: on a GPU every case in every way, on the CPU every other one of these.
+def chosen(ranks: int, device: str, share: int) -> list[tuple[Case, torch.dtype, str, DeviceMesh]]:
+    """What some ranks run: on a GPU every case in every way, on the CPU one in `share` of these.
 
-    Two and four ranks together run every case in every way, and each type with half of them. Eight
-    ranks, more than a machine has cores, run each of some cases in one way.
+    With a share of 2, two and four ranks together run every case in every way, and each type with
+    half of them. Eight ranks, more than a machine has cores, run each of some cases in one way.
     """
     ways = meshes(ranks, device)
     if device != "cpu":
         return [(case, torch.bfloat16, *way) for case, way in product(CASES, ways)]
     cases = CASES if ranks <= 4 else [case for case in CASES if case.name in REQUIRED]
-    step = 2 if ranks <= 4 else len(ways)
+    step = share if ranks <= 4 else len(ways)
     found = []
     for (row, case), (column, way) in product(enumerate(cases), enumerate(ways)):
         if (row + column + ranks // 3) % step == 0:
@@ -222,11 +222,11 @@ def chosen(ranks: int, device: str) -> list[tuple[Case, torch.dtype, str, Device
     return found
 
 
-def run_cases(rank: int, ranks: int, device: str = "cpu") -> dict[str, str]:
+def run_cases(rank: int, ranks: int, device: str = "cpu", share: str = "1") -> dict[str, str]:
     """Run cases, each with several schedules. Returns what is wrong, by case."""
     problems: dict[tuple[str, torch.dtype], Problem] = {}
     wrong = {}
-    for case, dtype, schedule, mesh in chosen(ranks, device):
+    for case, dtype, schedule, mesh in chosen(ranks, device, int(share)):
         if (case.name, dtype) not in problems:
             problems[case.name, dtype] = Problem(case, ranks, device, dtype)
         name = f"{case.name}, {dtype}, {schedule} on {tuple(mesh.mesh.shape)}"

@@ -227,7 +227,13 @@ def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     assert mutation.caught_by in caught
 
 
-@pytest.mark.parametrize("kernel", [ADDED, IN_WORKSPACE, IN_ORDER], ids=str)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=str(kernel), marks=pytest.mark.mutations if kernel != ADDED else ())
+        for kernel in (ADDED, IN_WORKSPACE, IN_ORDER)
+    ],
+)
 def test_without_a_mistake_there_is_nothing_to_catch(kernel: Any) -> None:
     call = backward_of(CASE.make())
     result = emulate_backward_plan(Plan(call, kernel), call, Settings())

@@ -16,11 +16,13 @@ from flash_attention.launch.emulation import Settings
 from tests.emulator.ptx_kernels import KERNELS, Kernel
 from tests.emulator.ptx_mutations import A_KERNEL, RESULTS, block, chosen, found, kinds, listed
 from tests.emulator.ptx_reasons import REASONS
+from tests.gate import in_turn
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "emulator_mutations.md"
 STORED = json.loads(RESULTS.read_text())
 ROWS = [(kernel["name"], row) for kernel in STORED["kernels"] for row in kernel["mutations"]]
 RUN_AGAIN = "python -m tests.emulator.ptx_mutations run"
+ALWAYS = (KERNELS[0], KERNELS[1], KERNELS[3])
 
 same_compiler = pytest.mark.skipif(
     STORED["nvrtc"] != nvrtc_version(), reason="another NVRTC writes other PTX"
@@ -33,7 +35,15 @@ def rows(kernel: Kernel) -> list[dict[str, Any]]:
 
 @same_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(
+            kernel, id=kernel.name, marks=() if kernel in ALWAYS else pytest.mark.mutations
+        )
+        for kernel in KERNELS
+    ],
+)
 def test_the_stored_mutations_are_those_of_the_kernel(kernel: Kernel) -> None:
     """But for the numbers of lines and registers, which move with every change of a kernel."""
     here = [_named(listed(kernel, site)) for site in chosen(kernel)]
@@ -47,8 +57,9 @@ def _named(row: dict[str, Any]) -> tuple[str, int, str, str]:
 
 @same_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [1, 8, 16])
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[1], KERNELS[3]], ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    ("kernel", "place"), in_turn(ALWAYS, [1, 8, 16], id_of=lambda kernel: str(kernel.name))
+)
 def test_a_mutation_gives_what_was_stored(kernel: Kernel, place: int) -> None:
     site, row = chosen(kernel)[place], rows(kernel)[place]
     seen = kinds(kernel.run(site.plant(kernel.ptx), Settings(), site.number))
@@ -57,7 +68,7 @@ def test_a_mutation_gives_what_was_stored(kernel: Kernel, place: int) -> None:
 
 @same_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[1], KERNELS[3]], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", ALWAYS, ids=lambda kernel: kernel.name)
 def test_without_a_mutation_nothing_is_found(kernel: Kernel) -> None:
     assert kernel.run(kernel.ptx, Settings(), kernel.sites[0].number) == set()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import flash_attention
+from tests.gate import one_in
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SOURCE = Path(flash_attention.__file__).parents[1]
@@ -31,7 +32,7 @@ SAYS = {
         "16 sequences share 700 keys",
         "every sequence agrees with attention over its prompt and its own keys",
     ),
-    "train_long_documents.py": ("the last plan: rows: 1024, documents: ", "after 40 steps"),
+    "train_long_documents.py": ("the last plan: rows: 512, documents: ", "after 40 steps"),
     "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
 }
 
@@ -62,7 +63,7 @@ def test_an_example_runs(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["context_parallel.py", "train_long_documents.py"])
+@pytest.mark.parametrize("name", one_in(2, ["train_long_documents.py", "context_parallel.py"]))
 def test_several_processes_train_as_one_does(name: str) -> None:
     alone = output_of(name)
     together = output_of(name, "-m", "torch.distributed.run", "--nproc-per-node", "2")

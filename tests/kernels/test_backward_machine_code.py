@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flash_attention.families.sm80.backward.config import FlashBackwardKernelCon
 from flash_attention.families.sm80.backward.features import Sm80BackwardFeatures
 from flash_attention.families.sm80.backward.heuristic import heuristic
 from flash_attention.families.sm80.backward.rungs import STEPS, base
+from tests.gate import EXHAUSTIVE
 from tests.hopper_configs import square
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -52,10 +54,13 @@ def test_no_rung_spills_and_every_rung_is_new_code() -> None:
 @pytest.mark.parametrize(
     ("d_head", "arch", "features"),
     [
-        *((64, arch, CAUSAL) for arch in ("sm_80", "sm_90")),
-        *((128, arch, CAUSAL) for arch in ("sm_80", "sm_86", "sm_90")),
-        (128, "sm_90", ONLY_DQ),
-        *((256, arch, CAUSAL) for arch in ("sm_80", "sm_86", "sm_90")),
+        *((64, "sm_80", CAUSAL), (128, "sm_86", CAUSAL), (128, "sm_90", ONLY_DQ)),
+        (256, "sm_90", CAUSAL),
+        *(
+            pytest.param(d_head, arch, CAUSAL, marks=EXHAUSTIVE)
+            for d_head, arch in ((64, "sm_90"), *product((128, 256), ("sm_80", "sm_86", "sm_90")))
+            if (d_head, arch) not in ((128, "sm_86"), (256, "sm_90"))
+        ),
     ],
 )
 def test_what_the_heuristic_chooses_does_not_spill(
@@ -66,25 +71,33 @@ def test_what_the_heuristic_chooses_does_not_spill(
     assert compiled(config, features, arch).resources.spill_bytes == 0
 
 
+SHOWN_BY_RUNGS = {field for _, _, change in STEPS for field in change}
+CHANGES: list[dict[str, Any]] = [
+    {"B_r": 32},
+    {"B_c": 128, "n_warps": 8},
+    {"stages": 1},
+    {"mma_load_tiles": 2},
+    {"dq_warp_rows": 32},
+    {"column_warps": 2},
+    {"swizzled": False},
+    {"register_operands": True},
+    {"stages": 1, "eager_load_blocks": False},
+    {"mma_double_buffer_loads": True},
+    {"folded_addresses": False},
+    {"stage_output": True},
+    {"cache_hints": True},
+    {"vector_additions": True},
+]
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"B_r": 32},
-        {"B_c": 128, "n_warps": 8},
-        {"stages": 1},
-        {"mma_load_tiles": 2},
-        {"dq_warp_rows": 32},
-        {"column_warps": 2},
-        {"swizzled": False},
-        {"register_operands": True},
-        {"stages": 1, "eager_load_blocks": False},
-        {"mma_double_buffer_loads": True},
-        {"folded_addresses": False},
-        {"stage_output": True},
-        {"cache_hints": True},
-        {"vector_additions": True},
+        pytest.param(
+            change, id=str(change), marks=EXHAUSTIVE if change.keys() <= SHOWN_BY_RUNGS else ()
+        )
+        for change in CHANGES
     ],
-    ids=str,
 )
 def test_every_field_changes_the_machine_code(change: dict[str, Any]) -> None:
     one, two = (compiled(config, arch="sm_90") for config in (TOP, replace(TOP, **change)))

@@ -18,26 +18,28 @@ from flash_attention.launch.kernels import compile_config
 from flash_attention_workbench.inspect.sass import InspectorMissing, find_nvdisasm, opcode_counts
 from ptx_emulator.program.registers import registers_at_launch
 from ptx_emulator.ptx.parse import parse
-from tests.hopper_configs import D_HEADS, LADDERS, LENGTHS, OTHER_LADDERS, hopper_ladder, selected
+from tests.hopper_configs import (
+    LADDERS,
+    first_of_each_width,
+    hopper_ladder,
+    of_the_gate,
+    selected,
+)
 from tests.kernels.machine_code import MachineCode
 
 exhaustive = pytest.mark.exhaustive
 
 
-def half(d_head: int) -> bool:
-    """Whether FP16 is tried with the causal mask at a head dimension, and not without."""
-    return D_HEADS.index(d_head) % 2 == 1
-
-
+OF_BF16, OF_FP16 = selected(DType.BF16), selected(DType.FP16, (4096,))
+ALWAYS = first_of_each_width(OF_BF16) | {OF_FP16[1], OF_FP16[-2]}  # narrow and wide in FP16
 SELECTED = [
     pytest.param(
         config,
         causal,
         id=f"{config.kernel_name()}{'_causal' * causal}",
-        marks=() if dtype is DType.BF16 or causal == half(config.d_head) else exhaustive,
+        marks=() if (config, causal) in ALWAYS else exhaustive,
     )
-    for dtype, lengths in ((DType.BF16, LENGTHS), (DType.FP16, (4096,)))
-    for config, causal in selected(dtype, lengths)
+    for config, causal in (*OF_BF16, *OF_FP16)
 ]
 MOST_SPILLED = 64  # bytes; at the ends of a tile they cost nothing
 MOST_ADDRESS_MOVES = 13  # R2UR; two a product have cost a tenth of the speed
@@ -98,9 +100,9 @@ RUNGS = [
     pytest.param(
         *(below, config, causal),
         id=f"{dtype.name}-{d_head}-{rung.number}{'-causal' * causal}",
-        marks=() if (dtype, d_head, causal) in LADDERS else exhaustive,
+        marks=() if of_the_gate(rung, (dtype, d_head, causal)) else exhaustive,
     )
-    for dtype, d_head, causal in (*LADDERS, *OTHER_LADDERS)
+    for dtype, d_head, causal in LADDERS
     for (_, below), (rung, config) in pairwise(hopper_ladder(dtype, d_head))
 ]
 

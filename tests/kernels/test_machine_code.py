@@ -48,9 +48,11 @@ def flash_ladder(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
 
 
 exhaustive = pytest.mark.exhaustive
-LADDERS = [("sm_80", 128), ("sm_80", 64)] + [
-    pytest.param(*ladder, marks=exhaustive)
-    for ladder in [(arch, 128) for arch in TARGETS[1:]] + [("sm_90", 64), ("sm_120", 64)]
+LADDERS = [
+    pytest.param(*ladder, marks=exhaustive if place else ())
+    for place, ladder in enumerate(
+        [(arch, 128) for arch in TARGETS] + [(arch, 64) for arch in ("sm_80", "sm_90", "sm_120")]
+    )
 ]
 
 
@@ -73,19 +75,22 @@ def test_the_ladder_compiles_without_spills_and_every_rung_is_new_code(
 
 
 @pytest.mark.parametrize("arch", TARGETS[1:])
-def test_a_later_target_compiles_its_share_of_the_rungs_without_spills(arch: str) -> None:
-    for config in flash_ladder(DType.FP16, 128)[TARGETS.index(arch) - 1 :: len(TARGETS) - 1]:
-        assert compile_for(config, arch).resources.spill_store_bytes == 0, config.short_form()
+def test_a_later_target_compiles_one_of_the_last_rungs_without_spills(arch: str) -> None:
+    config = flash_ladder(DType.FP16, 128)[-TARGETS.index(arch)]
+    assert compile_for(config, arch).resources.spill_store_bytes == 0, config.short_form()
 
 
-@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90", marks=exhaustive)])
-def test_bf16_rungs_do_not_spill(arch: str) -> None:
-    for config in flash_ladder(DType.BF16, 128):
+@pytest.mark.parametrize(
+    ("arch", "count"),
+    [("sm_80", 2), *(pytest.param(a, 16, marks=exhaustive) for a in TARGETS[::3])],
+)
+def test_the_last_bf16_rungs_do_not_spill(arch: str, count: int) -> None:
+    for config in flash_ladder(DType.BF16, 128)[-count:]:
         spilled = compile_for(config, arch).resources.spill_store_bytes
         assert spilled == 0, config.short_form()
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=exhaustive)])
+@pytest.mark.parametrize("count", [1, pytest.param(10, marks=exhaustive)])
 @pytest.mark.parametrize("arch", TARGETS)
 def test_a_sample_of_all_valid_configs_compiles(arch: str, count: int) -> None:
     seed = TARGETS.index(arch)  # a target has configs of its own
@@ -104,18 +109,18 @@ PREDICATED = [
 ]
 
 
-# Each by itself for the first target. Everything at once for one target a generation, which take
-# turns at the head dimensions.
+# Each for the first target, and everything at once for later ones. Features and targets take turns
+# at the head dimensions.
 LATER = ("sm_90", "sm_100", "sm_120")
 PREDICATED_FOR = [
     pytest.param(
         *(arch, d_head, features),
         id=f"{arch}-{d_head}-{features.suffix}",
-        marks=() if arch in ("sm_80", LATER[place % 3]) else exhaustive,
+        marks=() if (arch, turn) in (("sm_80", place % 3), (LATER[place % 3], 0)) else exhaustive,
     )
     for place, d_head in enumerate(D_HEADS)
     for arch in ("sm_80", *LATER)
-    for features in (PREDICATED if arch == "sm_80" else PREDICATED[-1:])
+    for turn, features in enumerate(PREDICATED if arch == "sm_80" else PREDICATED[-1:])
 ]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from flash_attention.launch.plans import forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import DECODE_CASES, IN_LAUNCHES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
-from tests.gate import EXHAUSTIVE
+from tests.gate import EXHAUSTIVE, in_turn
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -128,12 +129,14 @@ def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
     call.assert_right(out)
 
 
-@pytest.mark.parametrize("launches", ONE_OR_TWO)
-@pytest.mark.parametrize("schedule", ["depth-first", "random"])
-@pytest.mark.parametrize("name", ["splits without keys", "pages of 16"])
+@pytest.mark.parametrize(
+    ("asked", "schedule"),
+    in_turn(product(["splits without keys", "pages of 16"], ONE_OR_TWO), ["depth-first", "random"]),
+)
 def test_the_order_of_the_warps_does_not_matter(
-    name: str, schedule: str, launches: int, monkeypatch: pytest.MonkeyPatch
+    asked: tuple[str, int], schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    name, launches = asked
     monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
     (short,) = (short for short in DECODE_CASES if short.name == name)
     call = short.make()

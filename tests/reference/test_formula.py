@@ -14,6 +14,7 @@ from flash_attention.reference import formula
 from flash_attention.reference.formula import evaluate, without_pages
 from tests.decode_cases import DECODE_CASES, FAR, DecodeCase
 from tests.feature_cases import CASES, Case
+from tests.gate import in_turn
 
 close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 PAGED = [short for short in DECODE_CASES if short.page_keys]
@@ -40,8 +41,9 @@ def test_logarithms_are_computed_if_they_are_asked_for() -> None:
     assert lse.shape == (4, 12)
 
 
-@pytest.mark.parametrize("scores_bytes", [1, 3 * 64 * 8])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "scores_bytes"), in_turn(CASES, [1, 3 * 64 * 8], id_of=lambda case: str(case.name))
+)
 def test_parts_of_any_size_give_the_same(
     case: Case, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

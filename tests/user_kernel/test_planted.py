@@ -10,6 +10,7 @@ import pytest
 
 from ptx_emulator import UserKernel
 from ptx_emulator.errors import LaunchError
+from tests.emulator.gate import first_of_each_kind
 from tests.user_kernel.corpus_kernels import CORPUS
 from tests.user_kernel.corpus_launches import launches
 from tests.user_kernel.pattern_cases import cases
@@ -26,6 +27,14 @@ class Planted(NamedTuple):
     after: str
     kind: str
     turn: int = 0  # which of the places that read like `before`
+
+    @property
+    def name(self) -> str:
+        return self.entry
+
+    @property
+    def caught_by(self) -> str:
+        return self.kind
 
     @property
     def arch(self) -> str:
@@ -102,6 +111,9 @@ PLANTS = [
 ]
 
 
+OF_A_KIND = first_of_each_kind(PLANTS, lambda p: f"{p.entry}-{p.kind}-{p.turn}")
+
+
 def planted_text(plant: Planted) -> str:
     """The file with the edit: at one place of the kernel, or at all where `turn` is 0 and it
     names no barrier."""
@@ -118,7 +130,7 @@ def planted_text(plant: Planted) -> str:
     return text[:start] + first + plant.after + rest + text[end:]
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: f"{p.entry}-{p.kind}")
+@pytest.mark.parametrize("plant", OF_A_KIND)
 def test_a_planted_mistake_is_found(plant: Planted) -> None:
     kernel = UserKernel.of_source(planted_text(plant), plant.entry, arch=plant.arch)
     arguments, launch = plant.launch

@@ -219,5 +219,13 @@ def product_of_heads(rows: Tensor, columns: Tensor) -> Tensor:
     """Multiply matrices of heads of q, (heads, n, m), by those of the heads of k that they share,
     (heads_k, m, d), which are not copied for it."""
     heads, n, m = rows.shape
-    together = rows.reshape(len(columns), -1, m) @ columns
+    together = product(rows.reshape(len(columns), -1, m), columns)
     return together.view(heads, n, -1)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply matrices. Products of 16-bit numbers are summed in float32, which many CPUs do a
+    hundred times faster if the numbers are converted first."""
+    if left.itemsize == 2 and left.device.type == "cpu":
+        return (left.float() @ right.float()).to(left.dtype)
+    return left @ right

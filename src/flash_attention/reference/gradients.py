@@ -28,6 +28,7 @@ from flash_attention.reference.formula import (
     Formula,
     Part,
     of_shared_heads,
+    product,
     product_of_heads,
     shared_heads,
 )
@@ -141,4 +142,4 @@ def _add_to_heads(total: Tensor, heads: slice, n_heads: int, weights: Tensor, of
     some = shared_heads(heads, n_heads, total)
     together = (t.reshape(some.stop - some.start, -1, t.shape[-1]) for t in (weights, of))
     left, right = together
-    total[:, some] += (left.mT @ right).transpose(0, 1)
+    total[:, some] += product(left.mT, right).transpose(0, 1)

@@ -20,12 +20,14 @@ from ptx_emulator.native.build import built_library
 
 CC = next(filter(None, map(shutil.which, build.COMPILERS)), None)
 DAY_S = 24 * 3600
+QUICK = build.OPTIONS[1:]  # a compiler that need not optimise takes a fraction of the time
 NOBODY = 65534
 USE = """
 import sys
 import numpy as np
 from ptx_emulator.native import build, load_native
 build.SECONDS = float(sys.argv[1])
+build.OPTIONS = build.OPTIONS[1:]
 native = load_native()
 if native is None:
     sys.exit("NumPy")
@@ -165,6 +167,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as parent:
         Path(parent).chmod(0o755)
         monkeypatch.setattr(tempfile, "gettempdir", lambda: parent)
+        monkeypatch.setattr(build, "OPTIONS", QUICK)
         monkeypatch.setattr(build, "FOLDER", Path(shutil.copytree(build.FOLDER, f"{parent}/c")))
         user = NOBODY if was_root else os.geteuid()
         folder = Path(parent) / f"ptx_emulator-{user}"

@@ -35,10 +35,13 @@ def test_the_module_runs_and_reports_errors_through_its_exit_code() -> None:
     assert "Traceback" not in result.stderr
 
 
+START = "from flash_attention_workbench.start import main; main()"  # as the script that pip makes
+
+
 def run(command: str, *, shell: str) -> subprocess.CompletedProcess[str]:
     """A command of this package under a shell's redirection."""
     return subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m flash_attention {command} {shell}"],
+        ["bash", "-c", f"{sys.executable} -c '{START}' {command} {shell}"],
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.bench.comparison import FA2
 from flash_attention_workbench.bench.stored import read_folder
 from flash_attention_workbench.report import RungText, render_page
+from tests.gate import EXHAUSTIVE
 from tests.workbench.report.made_up import BACKWARD_RUNGS, RUNGS, stored_results, write_folder
 from tests.workbench.report.parse import having, parse
 
@@ -142,11 +143,12 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(value[at])
 
 
+@pytest.mark.parametrize("step", [len(WRONG), pytest.param(1, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("name", [*(f"{stem}.json" for stem in "abcdfijk"), "e.jsonl"])
 def test_whatever_is_wrong_in_a_file_it_is_named_or_does_not_matter(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, step: int
 ) -> None:
-    """One value after the other is replaced by others."""
+    """One value after the other is replaced by others, in turn."""
     path = write_folder(tmp_path) / name
     profile = [{"rung": n, "name": "base", "kcycles": 5.0} for n in (1, 2)]
     (tmp_path / "f.json").write_text(json.dumps({"rows": profile}))
@@ -156,7 +158,7 @@ def test_whatever_is_wrong_in_a_file_it_is_named_or_does_not_matter(
     said: list[str] = []
     for number, (holder, at) in enumerate(places(record)):
         kept = holder[at]
-        for wrong in WRONG[number % 3 :: 3]:
+        for wrong in WRONG[number % step :: step]:
             holder[at] = wrong
             path.write_text("\n".join(map(json.dumps, record)) if lines else json.dumps(record))
             try:

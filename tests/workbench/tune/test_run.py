@@ -26,6 +26,7 @@ from flash_attention_workbench.tune.points import problems_of
 from flash_attention_workbench.tune.run import BUDGET_S, Progress, Run, check_tunable, tune
 from flash_attention_workbench.tune.search import QUICK, THOROUGH
 from flash_attention_workbench.tune.store import Store
+from tests.gate import EXHAUSTIVE
 from tests.workbench.tune.made_up import (
     COMPILE_S,
     MACHINE,
@@ -184,11 +185,16 @@ def test_the_whole_fa3_grid_takes_no_more_compiles_than_there_is_time_for() -> N
 @pytest.mark.parametrize(
     ("costs", "most_s"),
     [
-        (Costs(), 320.0),
-        (Costs(compile=2.6), BUDGET_S + 15.0),  # as if with half of the cores
-        (Costs(judge=1.0, oracle=3.0, sample=0.0015), BUDGET_S + 15.0),
+        pytest.param(Costs(), 320.0, id="expected", marks=EXHAUSTIVE),
+        pytest.param(
+            *(Costs(compile=2.6), BUDGET_S + 15.0), id="slow compiler"
+        ),  # as if with half of the cores
+        pytest.param(
+            *(Costs(judge=1.0, oracle=3.0, sample=0.0015), BUDGET_S + 15.0),
+            id="slow judge",
+            marks=EXHAUSTIVE,
+        ),
     ],
-    ids=["expected", "slow compiler", "slow judge"],
 )
 def test_the_whole_fa3_grid_is_tuned_in_the_time_it_is_given(costs: Costs, most_s: float) -> None:
     machine = SimulatedMachine(costs)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.families.problems import view
 from tests.families.sm90.backward.cases import config
 from tests.families.sm90.backward.test_heuristic import PROBLEM, problem
 from tests.families.sm90.backward.test_rungs import SPILLED
+from tests.gate import in_turn
 
 FASTEST = config()
 STORED = config(dq="workspace")
@@ -168,20 +170,24 @@ def test_softcap_binds_the_score_and_its_slopes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("features", [CAUSAL, Features(MaskKind.WINDOW, per_batch=True)])
-@pytest.mark.parametrize("softcap", [0.0, 5.0])
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("d_head", [64, 128, 256])
+@pytest.mark.parametrize(
+    ("kernel", "asks"),
+    in_turn(
+        product([64, 128, 256], [False, True]),
+        product([0.0, 5.0], [CAUSAL, Features(MaskKind.WINDOW, per_batch=True)]),
+    ),
+)
 def test_kernels_of_the_heuristic_spill_little_and_serialise_nothing(
-    d_head: int, deterministic: bool, softcap: float, features: Features
+    kernel: tuple[int, bool], asks: tuple[float, Features]
 ) -> None:
+    (d_head, deterministic), (softcap, features) = kernel, asks
     asked = replace(problem(d_head), deterministic=deterministic, softcap=softcap)
-    kernel = heuristic(asked, MEASURED_ARCH)
-    assert not isinstance(kernel, str)
+    config = heuristic(asked, MEASURED_ARCH)
+    assert not isinstance(config, str)
     features = replace(features, softcap=softcap > 0)
-    units = [SM90_BACKWARD.unit(kernel, features, MEASURED_ARCH)]
-    if not kernel.adds_dq:
-        units.append(query_unit(kernel, features, adds=True))
+    units = [SM90_BACKWARD.unit(config, features, MEASURED_ARCH)]
+    if not config.adds_dq:
+        units.append(query_unit(config, features, adds=True))
     for unit in units:
         resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
         assert resources.notes == (), unit.name

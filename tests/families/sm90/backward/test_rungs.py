@@ -15,6 +15,7 @@ from flash_attention.families.sm90.backward.rungs import base, causal_steps, ste
 from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType
 from tests.families.sm90.backward.test_heuristic import problem
+from tests.gate import one_in
 
 SPILLED = 384  # bytes a thread: of numbers that a tile needs once, and of a persistent producer
 
@@ -41,7 +42,7 @@ def test_the_ladder_leads_to_the_heuristic(d_head: int, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("d_head", one_in(2, [128, 64]))
 def test_every_rung_has_machine_code_of_its_own_and_no_serialised_products(d_head: int) -> None:
     codes = set()
     for kernel in rungs(d_head):

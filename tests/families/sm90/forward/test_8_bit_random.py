@@ -14,6 +14,7 @@ from ptx_emulator import SCHEDULES
 from tests.families.sm90.forward.cases_8_bit import MOST_RMS, assert_right
 from tests.families.sm90.forward.random_8_bit import random_case
 from tests.families.sm90.fp8.cases import MOST_RMS as OF_8_BITS
+from tests.gate import one_in
 
 
 def most_rms(call: Call) -> float:
@@ -23,7 +24,7 @@ def most_rms(call: Call) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", one_in(3, range(18)))
 def test_random_calls_are_right(seed: int) -> None:
     case = random_case(seed, most_keys=400, most_queries=150, most_batch=3)
     call = case.call()

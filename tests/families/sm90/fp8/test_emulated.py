@@ -24,7 +24,7 @@ from tests.families.sm90.fp8.cases import (
     most_rms,
     relative_rms,
 )
-from tests.gate import one_in
+from tests.gate import in_turn, one_in
 
 
 def emulated(
@@ -61,8 +61,9 @@ def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> Non
     assert_right(call, *emulated(config, call, schedule))
 
 
-@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, LINEAR, PLAIN], ids=str)
-@pytest.mark.parametrize("scale", [1e3, 1e9, 1e-9, 0.0])
+@pytest.mark.parametrize(
+    ("config", "scale"), in_turn([OVERLAPPED, SERIAL, LINEAR, PLAIN], [1e3, 1e9, 1e-9, 0.0])
+)
 def test_scores_of_any_magnitude_are_right(config: KernelConfig, scale: float) -> None:
     case = Case(70, 330, scale=scale, keywords=(("causal", True),))
     call = case.call(config.d_head)

@@ -22,6 +22,7 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.family import SM90_FP8
 from flash_attention.launch.plan import Plan
 from tests.families.sm90.fp8.cases import OVERLAPPED, SERIAL, Case
+from tests.gate import in_turn
 
 
 def problem(seq: int, d: int, **others: Any) -> Problem:
@@ -58,11 +59,14 @@ def test_weights_are_linear_where_that_was_measured(d: int, seq: int, groups: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("d", "seq"), [(64, 4096), (128, 4096), (256, 1024), (256, 4096)])
+@pytest.mark.parametrize(
+    ("shape", "causal"),
+    in_turn([(64, 4096), (128, 4096), (256, 1024), (256, 4096)], [False, True]),
+)
 def test_loops_of_chosen_kernels_are_neither_serialised_nor_short_of_registers(
-    d: int, seq: int, causal: bool
+    shape: tuple[int, int], causal: bool
 ) -> None:
+    d, seq = shape
     config = select_config(problem(seq, d, causal=causal), MEASURED_ARCH)
     unit = unit_of(config, CAUSAL if causal else PLAIN)
     compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)

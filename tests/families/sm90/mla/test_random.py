@@ -16,7 +16,7 @@ from tests.families.sm90.mla.random_cases import random_case
 from tests.random_problems.covering import covering
 
 DRAWN = 72
-KERNELS = 10  # of which every run of the tests tries the calls
+KERNELS = 5  # of which every run of the tests tries the calls
 Call = tuple[HopperMlaKernelConfig, Case]
 
 

@@ -26,7 +26,7 @@ from tests.families.sm90.wide.cases import (
     stream_k,
 )
 from tests.feature_cases import Case, emulated, selected
-from tests.gate import one_in
+from tests.gate import in_turn, one_in
 
 ORDERS = [
     (schedule, seed)
@@ -45,7 +45,7 @@ def run(plan: Plan, call: Call, settings: Settings | None = None) -> tuple[Tenso
     return result.output, result.lse
 
 
-@pytest.mark.parametrize("case", one_in(3, CASES, id_of=lambda case: str(case.name)))
+@pytest.mark.parametrize("case", one_in(5, CASES, id_of=lambda case: str(case.name)))
 def test_the_output_and_its_lse_are_right(case: Case) -> None:
     made = case.make()
     result = emulated(made, holding(case))
@@ -61,7 +61,7 @@ def test_heads_up_to_512_choose_these_kernels_and_are_right(case: Case) -> None:
     made.assert_right(result.output, result.lse)
 
 
-@pytest.mark.parametrize("short", one_in(3, DECODE_CASES, 1, id_of=lambda short: str(short.name)))
+@pytest.mark.parametrize("short", one_in(5, DECODE_CASES, 1, id_of=lambda short: str(short.name)))
 def test_keys_in_splits_are_right(short: DecodeCase) -> None:
     made = short.make()
     call = short.call(made)._replace(return_lse=True)
@@ -97,21 +97,19 @@ IN_ORDERS = (
 )
 
 
-@pytest.mark.parametrize(("schedule", "seed"), ORDERS)
-@pytest.mark.parametrize("name", one_in(2, IN_ORDERS))
-def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
+@pytest.mark.parametrize(("name", "order"), in_turn(IN_ORDERS, ORDERS))
+def test_they_are_right_in_every_order_of_warps(name: str, order: tuple[str, int]) -> None:
     made = BY_NAME[name].make()
     call = made.call(return_lse=True)
-    made.assert_right(*run(Plan(call, NARROW), call, Settings(schedule, seed)))
+    made.assert_right(*run(Plan(call, NARROW), call, Settings(*order)))
 
 
-@pytest.mark.parametrize(("schedule", "seed"), ORDERS)
-@pytest.mark.parametrize("ctas", [0, 3])
-def test_short_queries_are_right_in_every_order(ctas: int, schedule: str, seed: int) -> None:
+@pytest.mark.parametrize(("ctas", "order"), in_turn([0, 3], ORDERS))
+def test_short_queries_are_right_in_every_order(ctas: int, order: tuple[str, int]) -> None:
     made = sharp(FOUR_HEADS.make())
     call = made.call(return_lse=True, split_keys=None if ctas else 128)
     plan = stream_k(call, NARROW, ctas) if ctas else Plan(call, NARROW)
-    made.assert_right(*run(plan, call, Settings(schedule, seed)))
+    made.assert_right(*run(plan, call, Settings(*order)))
 
 
 def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:

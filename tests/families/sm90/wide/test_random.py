@@ -14,7 +14,7 @@ from tests.random_problems.draw import SMALL
 from tests.random_problems.problem import RandomProblem
 
 DRAWN = 48
-TRIED = 10  # of these, in every run of the tests
+TRIED = 4  # of these, in every run of the tests
 
 
 @cache
