@@ -16,7 +16,7 @@ from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import Geometry, Recipe, Resized, Setting, Step
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
     MOST_GROUP_MIB,
@@ -26,7 +26,7 @@ from flash_attention.families.sm90.forward.config import (
 )
 from flash_attention.families.sm90.forward.decode import choose_splits, without_counter
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
-from flash_attention.families.sm90.forward.fit import check_fits
+from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
     SHORT,
     group_mib,
@@ -116,7 +116,19 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             tiles = problem.num_tiles(config.B_r)
             arguments = forward_args(problem, views)
             counts = walk.counts_tiles and not problem.idle
-            return Recipe(features, (main,), arguments, counts_tiles=counts, tiles=tiles)
+
+            def resize(other: Problem) -> Resized | None:
+                if (other.seq_q <= SHORT) is not (problem.seq_q <= SHORT):
+                    return None
+                check_tiles(config, other)
+                return Resized(((_num_ctas(config, other, walk, None, setting.num_sms), 1, 1),))
+
+            return Recipe(
+                *(features, (main,), arguments),
+                counts_tiles=counts,
+                tiles=tiles,
+                resize=resize if _suits_all_lengths(problem) else None,
+            )
         return Recipe(
             features,
             (main, *self._combining(config, problem, features, split, arch)),
@@ -203,6 +215,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if source is not None:
             size = min(max(config.group_mib * size // group_mib(source), 1), MOST_GROUP_MIB)
         return replace(config, group_mib=size)
+
+
+def _suits_all_lengths(problem: Problem) -> bool:
+    """Whether other lengths of a problem have the same kernel. Queries that are not packed may be
+    decoding, and packed ones of 8 bits may suit FP8 kernels, which read no pages."""
+    is_for_fp8 = problem.dtype == E4M3 and not problem.page_keys
+    return problem.total_q is not None and not problem.idle and not is_for_fp8
 
 
 def _features(

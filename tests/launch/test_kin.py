@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for other lengths: they follow from an earlier plan, and are those made from the start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import UnsupportedError, attention
+from flash_attention.arch import ARCHES, Arch
+from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.call import Call
+from flash_attention.call.tensors import MAX_ROWS, TensorView
+from flash_attention.launch import kin, plan, plans
+from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_plan
+from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import forget_plans, known_plan, plan_for
+from tests.launch.stand_in import Gpus
+from tests.launch.test_launcher import ours
+
+D, PAGE, PAGES = 64, 16, 24
+SEQUENCES = 40  # at most, in random lengths
+
+
+@pytest.fixture(autouse=True)
+def nothing_planned() -> None:
+    forget_plans()
+
+
+def starts(lengths: list[int]) -> Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).int()
+
+
+def rows(count: int, heads: int) -> Tensor:
+    return torch.empty(count, heads, D, dtype=torch.bfloat16)
+
+
+def filled(call: Call) -> Call:
+    for tensor in call[:3]:
+        tensor.normal_()
+    return call
+
+
+def paged(queries: list[int], used: list[int], width: int = 0, **options: Any) -> Call:
+    """A step of a serving engine: packed queries over pages."""
+    width = width or -(-max(used) // PAGE)
+    k, v = (torch.empty(PAGES, PAGE, 2, D, dtype=torch.bfloat16) for _ in range(2))
+    return Call(
+        *(rows(sum(queries), 4), k, v),
+        cu_seqlens_q=starts(queries),
+        max_seqlen_q=max(queries),
+        seqused_k=torch.tensor(used).int(),
+        block_table=torch.randint(0, PAGES, (len(queries), width)).int(),
+        **{"causal": True, **options},
+    )
+
+
+def packed(queries: list[int], keys: list[int], **options: Any) -> Call:
+    return Call(
+        *(rows(sum(queries), 4), rows(sum(keys), 2), rows(sum(keys), 2)),
+        cu_seqlens_q=starts(queries),
+        max_seqlen_q=max(queries),
+        cu_seqlens_k=starts(keys),
+        max_seqlen_k=max(keys),
+        **{"causal": True, **options},
+    )
+
+
+def backward(queries: list[int], keys: list[int], **options: Any) -> BackwardCall:
+    dlse, wanted = options.pop("dlse", False), options.pop("wanted", Wanted())
+    deterministic = options.pop("deterministic", False)
+    call = packed(queries, keys, **options)
+    call = call._replace(out=torch.empty_like(call.q))
+    lse = torch.empty(4, sum(queries))
+    given = torch.empty_like(lse) if dlse else None
+    return BackwardCall(torch.empty_like(call.q), call, lse, given, wanted, deterministic)
+
+
+def serving(r: random.Random, **options: Any) -> Call:
+    queries = [1] * r.randint(1, SEQUENCES) + r.choice(([], [r.randint(1, 3000)]))
+    used = [r.randint(max(1, count), 2 * count + 200) for count in queries]
+    return paged(queries, used, -(-max(used) // PAGE) + r.randint(0, 9), **options)
+
+
+def lengths(r: random.Random) -> tuple[list[int], list[int]]:
+    count = r.randint(1, SEQUENCES)
+    return tuple([r.randint(1, r.choice((9, 300, 1500))) for _ in range(count)] for _ in range(2))  # type: ignore[return-value]
+
+
+def with_out(call: Call) -> Call:
+    return call._replace(out=torch.empty_like(call.q))
+
+
+SINKS = torch.zeros(4)
+MAKE: dict[str, Callable[[random.Random], Any]] = {
+    "serving": serving,
+    "serving, bound": lambda r: serving(r, max_seqlen_k=r.choice((7, 300, 5000))),
+    "serving, window": lambda r: serving(r, causal=False, window=(r.choice((128,)), 0)),
+    "serving, lse, sinks": lambda r: serving(r, return_lse=True, sinks=SINKS, softcap=9.0),
+    "serving, out": lambda r: with_out(serving(r)),
+    "packed": lambda r: packed(*lengths(r)),
+    "packed, window": lambda r: packed(*lengths(r), causal=False, window=(None, 900)),
+    "packed queries": lambda r: packed_queries(r),
+    "backward": lambda r: backward(*lengths(r)),
+    "backward, dk and dv": lambda r: backward(*lengths(r), wanted=Wanted(dq=False)),
+    "backward, deterministic": lambda r: backward(*lengths(r), deterministic=True),
+    "backward, sinks": lambda r: backward(
+        *lengths(r), sinks=SINKS, dlse=True, wanted=Wanted(dsinks=True)
+    ),
+    "backward, softcap": lambda r: backward(*lengths(r), softcap=8.0, causal=False),
+}
+
+
+def packed_queries(r: random.Random) -> Call:
+    """Packed queries, and keys in a batch."""
+    queries, _ = lengths(r)
+    k, v = (torch.empty(len(queries), 320, 2, D, dtype=torch.bfloat16) for _ in range(2))
+    used = torch.full((len(queries),), 77).int()
+    call = packed(queries, queries)
+    return call._replace(k=k, v=v, cu_seqlens_k=None, max_seqlen_k=None, seqused_k=used)
+
+
+def described(views: Iterable[TensorView]) -> list[TensorView]:
+    """Views without the addresses of the tensors that they were made of."""
+    return [replace(view, pointer=0) for view in views]
+
+
+def launched(planned: Plan, call: Call | BackwardCall, gpus: Gpus) -> list[object]:
+    """What the driver is told to launch, and the bytes of scratch memory."""
+    gpus.launches.clear()
+    gpus.allocated_bytes.clear()
+    launcher = planned.launcher
+    launcher._index = 0
+    launcher._scratch._index = 0
+    launcher._scratch._device = torch.device("cuda:0")
+    launcher.load()
+    arguments = planned.bind(call)
+    launcher.launch(arguments)
+    assert gpus.launches
+    return [
+        [(each.function, each.shape, each.early, each.maps) for each in gpus.launches],
+        list(gpus.allocated_bytes),
+    ]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    made = Gpus()
+    made.install(monkeypatch)
+    return made
+
+
+@pytest.mark.parametrize("arch", [ARCHES["sm_80"], ARCHES["sm_90"]], ids=lambda arch: arch.name)
+@pytest.mark.parametrize("name", MAKE)
+def test_a_plan_for_other_lengths_is_the_one_made_from_the_start(
+    name: str, arch: Arch, gpus: Gpus
+) -> None:
+    r = random.Random(name)
+    models: list[Plan] = []
+    for _ in range(30):
+        call = MAKE[name](r)
+        fresh = Plan(call, arch=arch)
+        resized = next(filter(None, (model.resized(call) for model in models)), None)
+        if resized is None:
+            models.append(fresh)
+            continue
+        assert resized.problem == fresh.problem
+        assert (resized.config, resized.idle) == (fresh.config, fresh.idle)
+        assert described(resized.views) == described(fresh.views)
+        assert bytes(resized.bind(call)) == bytes(fresh.bind(call))
+        outputs = (planned.preparation.outputs() for planned in (resized, fresh))
+        assert len({str(described(views.values())) for views in outputs}) == 1
+        assert launched(resized, call, gpus) == launched(fresh, call, gpus)
+        assert resized.recipe.steps == fresh.recipe.steps
+        assert resized.recipe.scratch == fresh.recipe.scratch
+    assert len(models) <= 4
+
+
+def functions(run: Callable[[], object]) -> list[str]:
+    """The functions of the library that something calls. Newer Pythons have none for a list."""
+    return [name for name in ours(run) if not name.endswith("comp>")]
+
+
+def longest(call: Call | BackwardCall) -> int:
+    return (call.call if isinstance(call, BackwardCall) else call).max_seqlen_q or 0
+
+
+def forbidden(*_: object, **__: object) -> Any:
+    raise AssertionError("this is for calls that no plan is known of")
+
+
+@pytest.mark.parametrize("name", ["serving", "packed", "backward"])
+def test_other_lengths_are_neither_checked_nor_chosen_for_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = "rung:1" if name == "backward" else "rung:2"
+    r = random.Random(0)
+
+    def made() -> Any:
+        call = MAKE[name](r)
+        of = call.call if isinstance(call, BackwardCall) else call
+        halves = {n: t.half() for n, t in of.tensors().items() if t.dtype == torch.bfloat16}
+        wide = {n: t.repeat(*[1] * (t.ndim - 1), 2) for n, t in halves.items()}
+        of = of._replace(**wide)
+        if not isinstance(call, BackwardCall):
+            return of
+        return call._replace(call=of, do=call.do.half().repeat(1, 1, 2))
+
+    first, *others = sorted((made() for _ in range(12)), key=longest)
+    models = [plan_for(call, config) for call in (first, others.pop())]  # of few rows, and of many
+    for each in ("choose", "check_call", "check_backward_call"):
+        monkeypatch.setattr(plan, each, forbidden)
+    monkeypatch.setattr(Launcher, "__init__", forbidden)
+    for call in others:
+        found = known_plan(call, config)
+        assert found is not None
+        assert found not in models
+        called = functions(lambda call=call: known_plan(call, config))
+        assert len(called) <= 4, called  # for lengths that are known now
+        assert known_plan(call, config, by_key=False) is found
+    more = made()
+    called = functions(lambda: known_plan(more, config))
+    assert len(called) <= 52, called
+
+
+WIDE = MAX_ROWS // PAGE + 1  # columns, whose memory nobody touches
+WRONG: dict[str, dict[str, Any]] = {
+    "used": {"seqused_k": torch.ones(4).int()},
+    "rows of the table": {"block_table": torch.zeros(2, 9).int()},
+    "columns of the table": {
+        "block_table": torch.empty(WIDE + 2, dtype=torch.int32).as_strided((3, WIDE), (1, 1))
+    },
+    "sequences": {"cu_seqlens_q": torch.zeros(5).int()},
+    "no starts": {"cu_seqlens_q": torch.zeros(0).int()},
+    "rows of v": {"v": torch.zeros(PAGES - 1, PAGE, 2, D).bfloat16()},
+    "rows of the output": {"out": torch.zeros(7, 4, D).bfloat16()},
+    "sinks": {"sinks": torch.zeros(5)},
+    "a negative length": {"max_seqlen_q": -1},
+    "a fraction": {"max_seqlen_q": 2.5},
+    "a tensor": {"max_seqlen_q": torch.tensor(4)},
+    "a length too large": {"max_seqlen_q": MAX_ROWS + 1},
+    "no length": {"max_seqlen_q": None},
+    "a bound": {"max_seqlen_k": -1},
+    "starts of keys": {"cu_seqlens_k": torch.zeros(4).int(), "max_seqlen_k": 3},
+    "strides of used": {"seqused_k": torch.ones(6).int()[::2]},
+    "strides of the table": {"block_table": torch.zeros(3, 8).int()[:, ::2]},
+    "dtype": {"seqused_k": torch.ones(3).long()},
+    "device": {"seqused_k": torch.ones(3, device="meta").int()},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_lengths_that_do_not_fit_together_are_refused_as_those_of_a_first_call(name: str) -> None:
+    config = "hopper(BF16, 64, 2, 128, 2): tma+specialised+dynamic_32"
+    sinks, out = torch.zeros(4), torch.zeros(6, 4, D).bfloat16()
+    call = paged([1, 2, 3], [30, 40, 50], sinks=sinks)._replace(out=out)
+    wrong = call._replace(**WRONG[name])
+    with pytest.raises(UnsupportedError) as said:
+        plan_for(wrong, config)
+    more = paged([1, 2, 3, 4], [30, 40, 50, 60], sinks=sinks)
+    for known in (call, more._replace(out=torch.zeros_like(more.q))):
+        plan_for(known, config)
+        assert known_plan(known, config) is not None
+    assert known_plan(wrong, config) is None
+    with pytest.raises(UnsupportedError) as again:
+        plan_for(wrong, config)
+    assert str(again.value) == str(said.value)
+
+
+def test_what_is_not_known_of_other_lengths_is_planned_from_the_start() -> None:
+    arch = ARCHES["sm_90"]
+    model = Plan(paged([1, 1], [30, 40]), arch=arch)
+    assert model.resized(paged([1], [9])) is not None
+    assert model.resized(paged([1500], [1500])) is None  # for which there is another config
+    nothing = paged([1], [1])
+    assert model.resized(nothing._replace(q=nothing.q[:0])) is None
+    one = paged([1], [9])
+    assert Plan(one, arch=arch).is_resizable
+    apart = torch.randn(1, 3, 4, D).bfloat16()[:, 1]  # three tensors share its memory
+    assert apart.stride(0) == 3 * 4 * D
+    assert not Plan(one._replace(q=apart), arch=arch).is_resizable
+    few = paged([1, 1], [30, 40])._replace(
+        out=torch.zeros(4, D).bfloat16().as_strided((1, 4, D), (0, D, 1))
+    )
+    with pytest.raises(UnsupportedError):
+        Plan(few, arch=arch)
+    shared = one._replace(out=torch.zeros(4, D).bfloat16().as_strided((1, 4, D), (0, D, 1)))
+    assert not Plan(shared, arch=arch).is_resizable
+
+
+def test_a_plan_of_one_row_serves_many() -> None:
+    model = Plan(paged([1], [9]), arch=ARCHES["sm_90"])
+    call = paged([3, 40, 1], [77, 90, 1])
+    resized = model.resized(call)
+    assert resized is not None
+    fresh = Plan(call, arch=ARCHES["sm_90"])
+    assert resized.recipe.steps == fresh.recipe.steps
+    assert bytes(resized.bind(call)) == bytes(fresh.bind(call))
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+def test_kernels_of_other_lengths_give_what_attention_is(name: str) -> None:
+    torch.manual_seed(1)
+    model = Plan(paged([1, 1], [30, 40], return_lse=True), arch=ARCHES[name])
+    call = filled(paged([1, 7, 1, 20], [33, 7, 100, 52], 9, return_lse=True))
+    resized = model.resized(call)
+    assert resized is not None
+    found = emulate_plan(resized, call, Settings())
+    assert list(map(str, found.findings)) == []
+    wanted, lse = attention(*call[:3], **call.keywords(), return_lse=True)
+    torch.testing.assert_close(found.output, wanted, rtol=1.6e-2, atol=1.6e-2)
+    torch.testing.assert_close(found.lse, lse, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+def test_gradients_of_other_lengths_are_those_of_a_plan_from_the_start(name: str) -> None:
+    torch.manual_seed(2)
+    model = Plan(backward([3], [5]), arch=ARCHES[name])
+    call = backward([9, 30, 1], [9, 44, 20])
+    out, lse = attention(*filled(call.call)[:3], **call.call.keywords(), return_lse=True)
+    do = torch.randn_like(out)
+    call = call._replace(do=do, call=call.call._replace(out=out), lse=lse)
+    resized = model.resized(call)
+    assert resized is not None
+    found = emulate_backward_plan(resized, call, Settings())
+    assert list(map(str, found.findings)) == []
+    q, k, v = (tensor.clone().requires_grad_() for tensor in call.call[:3])
+    attention(q, k, v, **call.call.keywords()).backward(call.do)
+    for gradient, tensor in zip(found.gradients[:3], (q, k, v), strict=True):
+        assert tensor.grad is not None
+        assert gradient is not None
+        torch.testing.assert_close(gradient, tensor.grad, rtol=3e-2, atol=3e-2)
+
+
+def test_as_many_plans_are_kept_as_lengths_and_kin(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("MAX_LENGTHS", "MAX_KIN"):
+        monkeypatch.setattr(kin, limit, 2)
+    config = "hopper(BF16, 64, 2, 128, 2): tma+specialised+dynamic_32"
+    calls = [paged([1] * count, [30] * count) for count in (1, 2, 3, 4)]
+    plan_for(calls[0], config)
+    for call in (*calls, *calls):
+        assert known_plan(call, config) is not None
+    ((found,),) = plans._kindred._kin.values()
+    assert len(found.plans) <= 2
+    assert len(found.models) == 1
+    for heads in (8, 12, 16):  # other kin
+        call = calls[0]._replace(q=rows(1, heads))
+        plan_for(call, config)
+        assert known_plan(call, config) is not None
+    (every,) = plans._kindred._kin.values()
+    assert len(every) <= 2
+    forget_plans()
+    assert known_plan(calls[0], config) is None
+
+
+def test_one_tensor_may_have_the_lengths_of_queries_and_keys() -> None:
+    config = "rung:2"
+
+    def made(counts: list[int]) -> Call:
+        call = packed(counts, counts)
+        q, k, v = (t.half().repeat(1, 1, 2) for t in call[:3])
+        return call._replace(q=q, k=k, v=v, cu_seqlens_k=call.cu_seqlens_q)
+
+    planned = plan_for(made([5, 6]), config)
+    found = known_plan(made([5, 7, 9]), config)
+    assert found is not None
+    assert found.launcher._steps[0].kernel is planned.launcher._steps[0].kernel
+    apart = made([5, 7, 9])
+    assert apart.cu_seqlens_q is not None
+    apart = apart._replace(cu_seqlens_k=apart.cu_seqlens_q.clone())
+    assert known_plan(apart, config, by_key=False) is None
