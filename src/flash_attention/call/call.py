@@ -23,6 +23,9 @@ Noted = tuple[tuple[object, ...], Sequence[Tensor], tuple[object, ...] | None]
 """What a plan is noted by: a kind of call, tensors, and lengths if sequences have their own."""
 
 
+_numel = Tensor.numel
+
+
 class Call(NamedTuple):
     """One call of attention, as the caller wrote it. `attention` documents the fields.
 
@@ -131,22 +134,20 @@ class Call(NamedTuple):
             if a is e is f is g is h is out is None:  # as in most calls
                 return (*sizes, *options), (q, k, v), None
             return (*sizes, self.key_beside_qkv()), (q, k, v), None
-        tensors: list[Any] = [t for t in self[:12] if t is not None]
-        given: tuple[Any, ...] = tuple(map(type, self[:12]))
+        every = self[:12]
+        tensors: list[Any] = [t for t in every if t is not None]
+        given: tuple[Any, ...] = tuple(map(type, every))
         if c is b or g is not None:  # a tensor may be given more than once
             each = {id(t): t for t in tensors}
             given += tuple(map(list(each).index, map(id, tensors)))
             tensors = list(each.values())
         causal, window, scale, softcap, longest_q, longest_k, split_keys, return_lse = options
-        kind = (
-            *(given, causal, window, scale, softcap, longest_q is None, longest_k is None),
-            *(split_keys, return_lse or with_lse),
-        )
-        lengths = [t.numel() for t in tensors]
-        if e is not None:
-            lengths += (*e.shape, *e.stride())
+        kind = (given, causal, window, scale, softcap, split_keys, return_lse or with_lse)
+        if e is None:
+            return kind, tensors, (longest_q, longest_k, *map(_numel, tensors))
+        if longest_k is not None:
             longest_k = self.bound_of_pages()
-        return kind, tensors, (longest_q, longest_k, *lengths)
+        return kind, tensors, (longest_q, longest_k, e.shape, e.stride(), *map(_numel, tensors))
 
     def key_beside_qkv(self) -> tuple[object, ...]:
         """The part of the key that does not depend on q, k and v."""

@@ -130,8 +130,8 @@ class Problem:
             and v.shape[0] == rows_k <= MAX_ROWS
             and (out is None or out.shape[0] == rows_q)
             and rows_q <= MAX_ROWS
-            and (longest_q is None or (type(longest_q) is int and 0 <= longest_q <= MAX_ROWS))
-            and (longest_k is None or (type(longest_k) is int and 0 <= longest_k <= MAX_ROWS))
+            and _is_longest(longest_q, starts_q is not None)
+            and _is_longest(longest_k, starts_k is not None, table is not None)
             and (call.k_descale is None or _are_factors_of(call, batch))
         ):
             return None
@@ -233,6 +233,14 @@ class Problem:
         rows_k = self.seq_k if self.total_k is None else self.total_k
         no_pages = self.page_keys > 0 and self.pages == 0
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
+
+
+def _is_longest(length: object, is_packed: bool, may_be_given: bool = False) -> bool:
+    """Whether a length of the longest sequence is given where sequences are packed, and there
+    alone unless it may be given."""
+    if length is None:
+        return not is_packed
+    return (is_packed or may_be_given) and type(length) is int and 0 <= length <= MAX_ROWS
 
 
 def _are_factors_of(call: Call, batch: int) -> bool:

@@ -86,11 +86,14 @@ class Launcher:
             for name, value in kernel.values:
                 setattr(arguments, name, value)
             addresses = kernel.mapped(arguments)
-            maps = step.known.get(addresses) or step.encode(addresses)
+            spare = step.spare.get(addresses)
+            if spare is None:
+                spare = step.spare_for(addresses)
             try:
-                pointers, parameters = spare = maps.spare.pop()
+                known = spare.pop()
             except IndexError:  # this is the first launch, or other threads are launching
-                pointers, parameters = spare = kernel.parameters(maps)
+                known = step.parameters(addresses)
+            pointers, parameters, _ = known
             pointers[-1] = addressof(arguments)
             if self._has_ranges:
                 torch.cuda.nvtx.range_push(kernel.name)
@@ -100,7 +103,7 @@ class Launcher:
                 driver.launch_again(status, config, kernel.function, parameters, index)
             if self._has_ranges:
                 torch.cuda.nvtx.range_pop()
-            maps.spare.append(spare)
+            spare.append(known)
         del scratch
 
 
@@ -155,7 +158,7 @@ class _LoadedKernel:
         self._configs: dict[Grid, driver.LaunchConfigs] = {}
         self._device_index = device_index
         self._unit = step.unit
-        self._pointers = ctypes.c_uint64 * (len(step.maps) + 1)
+        self.pointers = ctypes.c_uint64 * (len(step.maps) + 1)
 
     def load(self) -> None:
         function = load_unit(self._unit).function
@@ -182,43 +185,47 @@ class _LoadedKernel:
         if not dims:
             return dims
         q, k = problem.first_sizes
-        of_q = (q,) if problem.total_q is None else (q, 1)
-        of_k = (k,) if problem.total_k is None else (k, 1)
-        new = [of_q if is_of_q else of_k for is_of_q in self._of_queries]
-        return [(*each[: -len(of)], *of) for each, of in zip(dims, new, strict=True)]
-
-    def parameters(self, maps: _KnownMaps) -> tuple[ctypes.Array[Any], int]:
-        """Return a new array of the addresses of a launch's parameters, and where it is."""
-        pointers = self._pointers(*map(addressof, maps.encoded))
-        return pointers, addressof(pointers)
+        packed_q, packed_k = problem.total_q is not None, problem.total_k is not None
+        found = []
+        for (d, heads, rows, _), is_of_q in zip(dims, self._of_queries, strict=True):
+            size, is_packed = (q, packed_q) if is_of_q else (k, packed_k)
+            found.append((d, heads, size, 1) if is_packed else (d, heads, rows, size))
+        return found
 
 
 class _SizedStep:
     """A kernel with the shape of its launch, and its tensor maps of one set of lengths."""
 
-    __slots__ = ("configs", "dims", "kernel", "known")
+    __slots__ = ("configs", "dims", "kernel", "spare")
 
     def __init__(self, kernel: _LoadedKernel, grid: Grid, dims: Sequence[Dims]) -> None:
         self.kernel = kernel
         self.configs = kernel.configs(grid)
         self.dims = dims
-        self.known: dict[tuple[int, ...], _KnownMaps] = {}
+        self.spare: dict[tuple[int, ...], list[_Parameters]] = {}
+        """Parameters that no launch uses, by the addresses of the tensors with maps."""
 
-    def encode(self, addresses: tuple[int, ...]) -> _KnownMaps:
-        """Return the tensor maps for tensors at these addresses."""
-        if len(self.known) >= MAX_ENCODED:
-            self.known.clear()
-        places = zip(self.kernel.maps, zip(addresses, self.dims, strict=True), strict=True)
-        known = self.known[addresses] = _KnownMaps([each[place] for each, place in places], [])
-        return known
+    def spare_for(self, addresses: tuple[int, ...]) -> list[_Parameters]:
+        """Return an empty list for parameters of a launch with tensors at other addresses."""
+        if len(self.spare) >= MAX_ENCODED:
+            self.spare.clear()
+        return self.spare.setdefault(addresses, [])
+
+    def parameters(self, addresses: tuple[int, ...]) -> _Parameters:
+        """Make the parameters of a launch with tensors at these addresses."""
+        kernel = self.kernel
+        places = zip(kernel.maps, addresses, self.dims, strict=True)
+        encoded = [maps[address, dims] for maps, address, dims in places]
+        pointers = kernel.pointers(*map(addressof, encoded))
+        return _Parameters(pointers, addressof(pointers), encoded)
 
 
-class _KnownMaps(NamedTuple):
-    """The encoded tensor maps for some tensor addresses, and arrays with the addresses of a
-    launch's parameters: those of the maps, and last that of the arguments."""
+class _Parameters(NamedTuple):
+    """The parameters of a launch."""
 
-    encoded: list[EncodedMap]
-    spare: list[tuple[ctypes.Array[Any], int]]  # arrays that no launch uses, and where they are
+    pointers: ctypes.Array[Any]  # the addresses of the tensor maps, and last of the arguments
+    at: int  # the address of the pointers
+    maps: list[EncodedMap]  # whose memory the launch reads
 
 
 def _addresses_in(

@@ -15,8 +15,9 @@ from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.family import Family
+from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
-from flash_attention.families.recipe import Geometry, Recipe, Resized, Setting, Step
+from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
     MOST_GROUP_MIB,
@@ -115,19 +116,11 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if split is None:
             tiles = problem.num_tiles(config.B_r)
             arguments = forward_args(problem, views)
-            counts = walk.counts_tiles and not problem.idle
-
-            def resize(other: Problem) -> Resized | None:
-                if (other.seq_q <= SHORT) is not (problem.seq_q <= SHORT):
-                    return None
-                check_tiles(config, other)
-                return Resized(((_num_ctas(config, other, walk, None, setting.num_sms), 1, 1),))
-
             return Recipe(
                 *(features, (main,), arguments),
-                counts_tiles=counts,
+                counts_tiles=walk.counts_tiles and not problem.idle,
                 tiles=tiles,
-                resize=resize if _suits_all_lengths(problem) else None,
+                resize=_resizing(config, problem, walk, setting.num_sms),
             )
         return Recipe(
             features,
@@ -217,11 +210,28 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return replace(config, group_mib=size)
 
 
-def _suits_all_lengths(problem: Problem) -> bool:
-    """Whether other lengths of a problem have the same kernel. Queries that are not packed may be
-    decoding, and packed ones of 8 bits may suit FP8 kernels, which read no pages."""
-    is_for_fp8 = problem.dtype == E4M3 and not problem.page_keys
-    return problem.total_q is not None and not problem.idle and not is_for_fp8
+def _resizing(
+    config: HopperForwardKernelConfig, problem: Problem, walk: Walk, num_sms: int
+) -> Resize | None:
+    """Return what resizes the recipe of a problem without splits. Queries that are not packed may
+    be decoding with other lengths, and packed ones of 8 bits may suit FP8 kernels, which read no
+    pages."""
+    may_suit_fp8 = problem.dtype == E4M3 and not problem.page_keys
+    if problem.total_q is None or problem.idle or may_suit_fp8:
+        return None
+    rows, is_short = config.B_r, problem.seq_q <= SHORT
+    least = 1 if walk is Walk.PACKED else 0
+    most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
+
+    def resize(other: Problem) -> Resized | None:
+        if (other.seq_q <= SHORT) is not is_short:
+            return None
+        tiles = other.num_tiles(rows)
+        if tiles > MAX_GRID_X:
+            check_tiles(config, other)
+        return Resized(((min(max(tiles, least), most), 1, 1),))
+
+    return resize
 
 
 def _features(
