@@ -25,7 +25,7 @@ from flash_attention import attention
 from flash_attention.call.call import Call
 from flash_attention.errors import UnsupportedError
 from flash_attention.files import write_record
-from flash_attention.launch.plans import known_plan
+from flash_attention.launch.plans import plan_for
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.peers.fa3 import FA3, fa3_path, load_fa3
 
@@ -60,22 +60,35 @@ class Steps:
 
     def _serving(self, queries: list[int]) -> Runs:
         used = [count + self._random.randint(50, 3000) for count in queries]
-        table = torch.zeros(len(queries), -(-max(used) // PAGE), dtype=torch.int32, device="cuda")
-        q = _rows(sum(queries), HEADS)
-        lengths: dict[str, Any] = {
-            "cu_seqlens_q": _starts(queries),
-            "max_seqlen_q": max(queries),
-            "seqused_k": torch.tensor(used, dtype=torch.int32, device="cuda"),
-            "block_table": table,
-        }
-        runs: Runs = {"attention": lambda: attention(q, self._k, self._v, causal=True, **lengths)}
-        runs["  its launch alone"] = _launch(Call(q, self._k, self._v, causal=True, **lengths))
+        call = self._call(queries, used)
+        q, k, v, lengths = *call[:3], call.keywords()
+        runs: Runs = {"attention": lambda: attention(q, k, v, **lengths)}
         if self._fa3 is not None:
-            starts, used_k = lengths["cu_seqlens_q"], lengths["seqused_k"]
-            longest = (max(queries), max(used))
-            peer = _fa3_arguments(q, self._k, self._v, starts, None, used_k, longest, table)
+            given = (call.cu_seqlens_q, None, call.seqused_k, (max(queries), max(used)))
+            peer = _fa3_arguments(q, k, v, *given, call.block_table)
             runs[FA3] = lambda: self._fa3.fwd(*peer)
         return runs
+
+    def _call(self, queries: list[int], used: list[int]) -> Call:
+        width = -(-max(used) // PAGE)
+        return Call(
+            *(_rows(sum(queries), HEADS), self._k, self._v),
+            causal=True,
+            cu_seqlens_q=_starts(queries),
+            max_seqlen_q=max(queries),
+            seqused_k=torch.tensor(used, dtype=torch.int32, device="cuda"),
+            block_table=torch.zeros(len(queries), width, dtype=torch.int32, device="cuda"),
+        )
+
+    def parts(self) -> Runs:
+        """What every call needs from torch and the driver: an allocation, and a launch."""
+        call = self._call([1] * 32, [1000] * 32)
+        plan = plan_for(call)
+        arguments, _ = plan.prepare(call)
+        return {
+            "torch.empty_like": lambda: torch.empty_like(call.q),
+            "launch": lambda: plan.launcher.launch(arguments),
+        }
 
     def packed(self, *, with_gradients: bool = False) -> Runs:
         """A batch of packed sequences, as training has them."""
@@ -108,26 +121,11 @@ def _starts(counts: list[int]) -> Tensor:
     return torch.tensor([0, *counts]).cumsum(0).int().cuda()
 
 
-def _launch(call: Call) -> Run:
-    """Queue the kernels of a call that was planned and prepared before."""
-
-    def run() -> None:
-        if not prepared:
-            plan = known_plan(call)
-            assert plan is not None
-            prepared.append((plan, plan.prepare(call)))
-        plan, (arguments, _) = prepared[0]
-        plan.launcher.launch(arguments)
-
-    prepared: list[Any] = []
-    return run
-
-
 def _fa3_arguments(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    starts_q: Tensor,
+    starts_q: Tensor | None,
     starts_k: Tensor | None,
     used: Tensor | None,
     longest: tuple[int, int],
@@ -178,9 +176,8 @@ def measure(steps: int) -> dict[str, dict[str, float]]:
     training = "packed, forward and backward"
     with torch.autograd.set_multithreading_enabled(False):  # without waking autograd's thread
         found[training] = microseconds(lambda: made.packed(with_gradients=True), steps)
-    like = _rows(32, HEADS)
-    alone = microseconds(lambda: {"torch.empty_like": lambda: torch.empty_like(like)}, steps)
-    return found | {"an allocation": alone}
+    parts = made.parts()
+    return found | {"parts of a call": microseconds(lambda: parts, steps)}
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_other_lengths_are_neither_checked_nor_chosen_for_again(
         call = MAKE[name](r)
         of = call.call if isinstance(call, BackwardCall) else call
         halves = {n: t.half() for n, t in of.tensors().items() if t.dtype == torch.bfloat16}
-        wide = {n: t.repeat(*[1] * (t.ndim - 1), 2) for n, t in halves.items()}
+        wide: dict[str, Any] = {n: t.repeat(*[1] * (t.ndim - 1), 2) for n, t in halves.items()}
         of = of._replace(**wide)
         if not isinstance(call, BackwardCall):
             return of
@@ -222,11 +223,11 @@ def test_other_lengths_are_neither_checked_nor_chosen_for_again(
         found = known_plan(call, config)
         assert found is not None
         assert found not in models
-        called = functions(lambda call=call: known_plan(call, config))
+        called = functions(partial(known_plan, call, config))
         assert len(called) <= 4, called  # for lengths that are known now
         assert known_plan(call, config, by_key=False) is found
     more = made()
-    called = functions(lambda: known_plan(more, config))
+    called = functions(partial(known_plan, more, config))
     assert len(called) <= 56, called
 
 

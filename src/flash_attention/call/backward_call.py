@@ -74,8 +74,7 @@ class BackwardCall(NamedTuple):
             if not (a is dlse is None):
                 tensors += tuple(t for t in (a, dlse) if t is not None)
             given = (a is None, dlse is None)
-            kind = (do.numel(), k.numel(), *given, *others, wanted, deterministic)
-            return kind, tensors, None
+            return (do.numel(), k.numel(), *given, *others, wanted, deterministic), tensors, None
         kind, of_call, lengths = call.kind_and_tensors()
         assert lengths is not None
         own = [do, lse] if dlse is None else [do, lse, dlse]

@@ -69,7 +69,8 @@ class Plan:
         self.config = self.choice.config
         self._recipe = recipe = self.choice.recipe(self.problem, self._views)
         self.idle = self.problem.idle
-        self.is_differentiable = False  # until that was checked
+        self.model = self  # that this plan follows from
+        self.is_differentiable = False  # until that was checked, of a model
         has_kin = _has_strides_of_all_lengths(call) and not self.problem.block_descales
         self._resize = recipe.resize if has_kin else None
         self.launcher = Launcher(recipe, self.device_index)
