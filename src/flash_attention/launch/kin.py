@@ -87,7 +87,7 @@ class Kindred:
             every.append(Kin(_comparison(call, tensors), [], {}))
         kin = alike[0] if alike else every[-1]
         kin.keep(plan, lengths)
-        if plan.is_resizable:
+        if plan.is_resizable and plan not in kin.models:
             if len(kin.models) >= MAX_MODELS:
                 kin.models.clear()
             kin.models.append(plan)

@@ -134,6 +134,11 @@ def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Pl
     """Return the plan of a call. A new key is checked first. Nothing is compiled."""
     which = Pass.BACKWARD if isinstance(call, BackwardCall) else Pass.FORWARD
     try:
+        kind, tensors, lengths = call.kind_and_tensors()
+        if lengths is not None:
+            found = _kindred.find(call, (config, kind), tensors, lengths)
+            if found is not None:
+                return found
         key = (config, call.key())
         plan = _plans.get(key)
     except Exception as error:
@@ -145,7 +150,6 @@ def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Pl
             return plan_for(call, read_config(config, which))
         plan = Plan(call, config)
         _plans.add(key, plan)
-        kind, tensors, lengths = call.kind_and_tensors()
         if lengths is not None:  # the next call has others
             _kindred.note(plan, call, (config, kind), tensors, lengths)
     return plan
