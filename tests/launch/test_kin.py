@@ -275,6 +275,31 @@ def test_lengths_that_do_not_fit_together_are_refused_as_those_of_a_first_call(n
     assert str(again.value) == str(said.value)
 
 
+def test_rows_of_gradients_that_do_not_fit_are_refused_as_those_of_a_first_pass() -> None:
+    call = backward([5, 6], [5, 6], dlse=True)
+    config = Plan(call, arch=ARCHES["sm_80"]).config
+    short = torch.empty(10, 4, D, dtype=torch.bfloat16)
+    wrong: list[Any] = [
+        call._replace(lse=torch.empty(4, 10)),
+        call._replace(lse=torch.empty(4, 12)[:, :11]),
+        call._replace(lse=torch.empty(11, 4)),
+        call._replace(dlse=torch.empty(4, 10)),
+        call._replace(dlse=torch.empty(4, 22)[:, ::2]),
+        call._replace(do=short),
+        call._replace(call=call.call._replace(out=short)),
+    ]
+    for each in wrong:
+        forget_plans()
+        with pytest.raises(UnsupportedError) as said:
+            plan_for(each, config)
+        for known in (backward([3, 7], [3, 7], dlse=True), call):
+            plan_for(known, config)
+        assert known_plan(each, config, by_key=False) is None
+        with pytest.raises(UnsupportedError) as again:
+            plan_for(each, config)
+        assert str(again.value) == str(said.value)
+
+
 def test_what_is_not_known_of_other_lengths_is_planned_from_the_start() -> None:
     arch = ARCHES["sm_90"]
     model = Plan(paged([1, 1], [30, 40]), arch=arch)
@@ -296,13 +321,13 @@ def test_what_is_not_known_of_other_lengths_is_planned_from_the_start() -> None:
     assert not Plan(shared, arch=arch).is_resizable
 
 
-def test_a_plan_of_one_row_serves_many() -> None:
+def test_a_plan_of_one_row_serves_many(gpus: Gpus) -> None:
     model = Plan(paged([1], [9]), arch=ARCHES["sm_90"])
     call = paged([3, 40, 1], [77, 90, 1])
     resized = model.resized(call)
     assert resized is not None
     fresh = Plan(call, arch=ARCHES["sm_90"])
-    assert resized.recipe.steps == fresh.recipe.steps
+    assert launched(resized, call, gpus) == launched(fresh, call, gpus)
     assert bytes(resized.bind(call)) == bytes(fresh.bind(call))
 
 

@@ -57,7 +57,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self.spare: list[Any] = []  # arguments of calls that were launched
         self._launcher = launcher
         self._structure: Any = type(recipe.arguments)
-        self._template = recipe.arguments  # addresses in it have no meaning
+        self._template = bytes(recipe.arguments)
         self._has_extras = bool(given)
         self._factors = tuple(name for name in given if name in DESCALES)
         self._alignment = alignment
@@ -69,7 +69,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         made._launcher = launcher
         arguments = self._structure.from_buffer_copy(self._template)
         arguments.put_lengths(problem)
-        made._template = arguments
+        made._template = bytes(arguments)
         made.spare = [arguments]
         made._set_lengths(problem)
         return made
