@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from flash_attention import UnsupportedError, attention
 from flash_attention.arch import ARCHES, Arch
-from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import Call
 from flash_attention.call.tensors import MAX_ROWS, TensorView
 from flash_attention.launch import kin, plan, plans
@@ -23,109 +22,24 @@ from flash_attention.launch.emulation import Settings, emulate_backward_plan, em
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import forget_plans, known_plan, plan_for
+from tests.launch.kin_calls import (
+    MAKE,
+    PAGE,
+    PAGES,
+    D,
+    backward,
+    filled,
+    packed,
+    paged,
+    rows,
+)
 from tests.launch.stand_in import Gpus
 from tests.launch.test_launcher import ours
-
-D, PAGE, PAGES = 64, 16, 24
-SEQUENCES = 40  # at most, in random lengths
 
 
 @pytest.fixture(autouse=True)
 def nothing_planned() -> None:
     forget_plans()
-
-
-def starts(lengths: list[int]) -> Tensor:
-    return torch.tensor([0, *lengths]).cumsum(0).int()
-
-
-def rows(count: int, heads: int) -> Tensor:
-    return torch.empty(count, heads, D, dtype=torch.bfloat16)
-
-
-def filled(call: Call) -> Call:
-    for tensor in call[:3]:
-        tensor.normal_()
-    return call
-
-
-def paged(queries: list[int], used: list[int], width: int = 0, **options: Any) -> Call:
-    """A step of a serving engine: packed queries over pages."""
-    width = width or -(-max(used) // PAGE)
-    k, v = (torch.empty(PAGES, PAGE, 2, D, dtype=torch.bfloat16) for _ in range(2))
-    return Call(
-        *(rows(sum(queries), 4), k, v),
-        cu_seqlens_q=starts(queries),
-        max_seqlen_q=max(queries),
-        seqused_k=torch.tensor(used).int(),
-        block_table=torch.randint(0, PAGES, (len(queries), width)).int(),
-        **{"causal": True, **options},
-    )
-
-
-def packed(queries: list[int], keys: list[int], **options: Any) -> Call:
-    return Call(
-        *(rows(sum(queries), 4), rows(sum(keys), 2), rows(sum(keys), 2)),
-        cu_seqlens_q=starts(queries),
-        max_seqlen_q=max(queries),
-        cu_seqlens_k=starts(keys),
-        max_seqlen_k=max(keys),
-        **{"causal": True, **options},
-    )
-
-
-def backward(queries: list[int], keys: list[int], **options: Any) -> BackwardCall:
-    dlse, wanted = options.pop("dlse", False), options.pop("wanted", Wanted())
-    deterministic = options.pop("deterministic", False)
-    call = packed(queries, keys, **options)
-    call = call._replace(out=torch.empty_like(call.q))
-    lse = torch.empty(4, sum(queries))
-    given = torch.empty_like(lse) if dlse else None
-    return BackwardCall(torch.empty_like(call.q), call, lse, given, wanted, deterministic)
-
-
-def serving(r: random.Random, **options: Any) -> Call:
-    queries = [1] * r.randint(1, SEQUENCES) + r.choice(([], [r.randint(1, 3000)]))
-    used = [r.randint(max(1, count), 2 * count + 200) for count in queries]
-    return paged(queries, used, -(-max(used) // PAGE) + r.randint(0, 9), **options)
-
-
-def lengths(r: random.Random) -> tuple[list[int], list[int]]:
-    count = r.randint(1, SEQUENCES)
-    return tuple([r.randint(1, r.choice((9, 300, 1500))) for _ in range(count)] for _ in range(2))  # type: ignore[return-value]
-
-
-def with_out(call: Call) -> Call:
-    return call._replace(out=torch.empty_like(call.q))
-
-
-SINKS = torch.zeros(4)
-MAKE: dict[str, Callable[[random.Random], Any]] = {
-    "serving": serving,
-    "serving, bound": lambda r: serving(r, max_seqlen_k=r.choice((7, 300, 5000))),
-    "serving, window": lambda r: serving(r, causal=False, window=(r.choice((128,)), 0)),
-    "serving, lse, sinks": lambda r: serving(r, return_lse=True, sinks=SINKS, softcap=9.0),
-    "serving, out": lambda r: with_out(serving(r)),
-    "packed": lambda r: packed(*lengths(r)),
-    "packed, window": lambda r: packed(*lengths(r), causal=False, window=(None, 900)),
-    "packed queries": lambda r: packed_queries(r),
-    "backward": lambda r: backward(*lengths(r)),
-    "backward, dk and dv": lambda r: backward(*lengths(r), wanted=Wanted(dq=False)),
-    "backward, deterministic": lambda r: backward(*lengths(r), deterministic=True),
-    "backward, sinks": lambda r: backward(
-        *lengths(r), sinks=SINKS, dlse=True, wanted=Wanted(dsinks=True)
-    ),
-    "backward, softcap": lambda r: backward(*lengths(r), softcap=8.0, causal=False),
-}
-
-
-def packed_queries(r: random.Random) -> Call:
-    """Packed queries, and keys in a batch."""
-    queries, _ = lengths(r)
-    k, v = (torch.empty(len(queries), 320, 2, D, dtype=torch.bfloat16) for _ in range(2))
-    used = torch.full((len(queries),), 77).int()
-    call = packed(queries, queries)
-    return call._replace(k=k, v=v, cu_seqlens_k=None, max_seqlen_k=None, seqused_k=used)
 
 
 def described(views: Iterable[TensorView]) -> list[TensorView]:
@@ -402,3 +316,51 @@ def test_one_tensor_may_have_the_lengths_of_queries_and_keys() -> None:
     assert apart.cu_seqlens_q is not None
     apart = apart._replace(cu_seqlens_k=apart.cu_seqlens_q.clone())
     assert known_plan(apart, config, by_key=False) is None
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that are made from the start."""
+    made: list[Plan] = []
+    make = Plan.__init__
+
+    def note(self: Plan, *given: Any, **options: Any) -> None:
+        made.append(self)
+        make(self, *given, **options)
+
+    monkeypatch.setattr(Plan, "__init__", note)
+    return made
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_steps_of_ever_new_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, r = counted(monkeypatch), random.Random(3)
+    for _ in range(12):
+        call = filled(MAKE["serving, lse, sinks"](r))
+        wanted = attention(*call[:3], **call.keywords(), return_lse=True)
+        on_gpu = call._replace(**on_device(call))
+        found = attention(*on_gpu[:3], **on_gpu.keywords(), return_lse=True, validate=True)
+        for ours_, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours_.cpu(), theirs, rtol=2e-2, atol=2e-2)
+    assert len(made) <= 4
+
+
+@pytest.mark.gpu
+def test_a_gpu_trains_on_packed_sequences_of_ever_new_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, r = counted(monkeypatch), random.Random(4)
+    for _ in range(12):
+        counts = [r.randint(1, 200) for _ in range(r.randint(1, 9))]
+        call = filled(packed(counts, counts))
+        gradients = []
+        for each in (call, call._replace(**on_device(call))):
+            tensors = [tensor.detach().requires_grad_() for tensor in each[:3]]
+            attention(*tensors, **each.keywords()).sum().backward()
+            gradients.append([tensor.grad.cpu() for tensor in tensors if tensor.grad is not None])
+        for theirs, ours_ in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours_, theirs, rtol=3e-2, atol=3e-2)
+    assert len(made) <= 6
+
+
+def on_device(call: Call) -> dict[str, Any]:
+    return {name: tensor.cuda() for name, tensor in call.tensors().items()}
