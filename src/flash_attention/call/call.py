@@ -128,16 +128,18 @@ class Call(NamedTuple):
         its lengths. These are None if all sequences are as long as the tensors, and the options
         then have the sizes. If they are not, tensors are compared apart from lengths, as
         `kin_sizes` says."""
-        q, k, v, out, a, b, c, d, e, f, g, h, *options = self  # a to h are the extras
+        q, k, v, out, a, b, c, d, e, f, g, h = every = self[:12]  # a to h are the extras
+        options = self[12:]
         if b is c is d is None:
             sizes = (q.numel(), k.numel(), with_lse)
             if a is e is f is g is h is out is None:  # as in most calls
-                return (*sizes, *options), (q, k, v), None
-            return (*sizes, self.key_beside_qkv()), (q, k, v), None
-        every = self[:12]
-        tensors: list[Any] = [t for t in every if t is not None]
+                return (sizes, options), (q, k, v), None
+            return (sizes, self.key_beside_qkv()), (q, k, v), None
         given: tuple[Any, ...] = tuple(map(type, every))
-        if c is b or g is not None:  # a tensor may be given more than once
+        if c is b:  # one tensor has the lengths of queries and of keys
+            given, every = (*given, True), (*every[:6], None, *every[7:])
+        tensors: list[Any] = [t for t in every if t is not None]
+        if g is not None:  # one factor may be that of several tensors
             each = {id(t): t for t in tensors}
             given += tuple(map(list(each).index, map(id, tensors)))
             tensors = list(each.values())

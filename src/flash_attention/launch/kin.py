@@ -20,8 +20,8 @@ from flash_attention.launch.plan import Plan
 
 TensorGuards: Any = getattr(guards, "TensorGuards", None)
 """torch's comparison; without one every plan is found by its key."""
-MAX_LENGTHS = 1024  # of one kin; beyond that their plans are dropped
-MAX_MODELS = 16  # of one kin, likewise
+MAX_LENGTHS = 1024  # of one kin; beyond that the oldest plan is dropped
+MAX_MODELS = 16  # of one kin; beyond that all are dropped
 MAX_KIN = 16  # of one kind of call, likewise
 MAX_KINDS = 1024  # likewise
 Key = tuple[object, ...]
@@ -44,9 +44,10 @@ class Kin(NamedTuple):
         return None
 
     def keep(self, plan: Plan, lengths: Key) -> None:
-        """Keep the plan of some lengths."""
+        """Keep the plan of some lengths, instead of the oldest one if there are many. To drop all
+        at once would hold a step up."""
         if len(self.plans) >= MAX_LENGTHS:
-            self.plans.clear()
+            self.plans.pop(next(iter(self.plans)), None)
         self.plans[lengths] = plan
 
 

@@ -23,7 +23,7 @@ from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-MAX_ENCODED = 4096  # per description; beyond that all are dropped
+MAX_ENCODED = 4096  # per description; beyond that the oldest is dropped
 
 EncodedMap = ctypes.Array[ctypes.c_ubyte]
 Dims = tuple[int, ...]
@@ -68,7 +68,7 @@ class EncodedMaps(dict[tuple[int, Dims], EncodedMap]):
 
     def __missing__(self, key: tuple[int, Dims]) -> EncodedMap:
         if len(self) >= MAX_ENCODED:
-            self.clear()
+            self.pop(next(iter(self)), None)  # the oldest one
         self[key] = made = encode(self._how, *key, self._device_index)
         return made
 
