@@ -62,18 +62,19 @@ class Step:
 
 
 class Resized(NamedTuple):
-    """What differs in a recipe for other lengths, besides the lengths in its arguments: the grids
-    of its steps and its scratch memory."""
+    """What differs in a recipe for other lengths, besides the lengths in its arguments and tensor
+    maps: the grids of its steps, and its scratch memory unless that has the same size."""
 
     grids: tuple[Grid, ...]
-    scratch: Mapping[str, int] = {}
+    scratch: Mapping[str, int] | None = None
 
 
 Resize = Callable[[Problem], Resized | None]
 """Resizes a recipe for a problem that differs in lengths alone: in the rows of packed tensors, the
-sequences, the pages, the block table, and the longest sequences. It returns None if another config
-or other kernels are better for these lengths, or raises UnsupportedError if the kernels do not run
-them. Where there is something to compute at all, it is what the family would say of the problem."""
+sequences, the pages, the block table, and the longest sequences. There is something to compute. The
+kernels, the counters, and the arguments besides lengths stay as they are. The result is that of a
+recipe for the problem; None if other kernels suit these lengths better. UnsupportedError says that
+the kernels do not run so many."""
 
 WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"

@@ -121,9 +121,9 @@ class _Scratch:
         self._is_kept = self._may_be_kept and self.size <= BLOCK_BYTES
         self._starts = tuple(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
-    def resized(self, sizes: Mapping[str, int]) -> _Scratch:
-        """Return memory of other sizes for the same kernels."""
-        if not sizes:
+    def resized(self, sizes: Mapping[str, int] | None) -> _Scratch:
+        """Return memory of other sizes for the same kernels; None means the same sizes."""
+        if sizes is None:
             return self
         made = object.__new__(_Scratch)
         vars(made).update(vars(self))
