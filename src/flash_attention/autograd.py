@@ -62,9 +62,9 @@ def plan_to_record(call: Call, config: GivenConfig | None) -> Plan | None:
     if _any_transforms() or forward_ad._current_level >= 0:
         return None
     plan = known_plan(call, config, with_lse=True)
-    if plan is not None and not plan.is_differentiable:
-        check_differentiable(call)  # which follows from the plan's key
-        plan.is_differentiable = True
+    if plan is not None and not plan.model.is_differentiable:
+        check_differentiable(call)  # which follows from the model's key, whatever the lengths
+        plan.model.is_differentiable = True
     return plan
 
 

@@ -7,7 +7,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -107,9 +107,14 @@ class Gpus:
         return LoadedName(unit.name)
 
     def _encode(
-        self, description: MapDescription, address: int, device_index: int
+        self,
+        how: tensor_map.MapParameters,
+        address: int,
+        dims: tuple[int, ...],
+        device_index: int,
     ) -> ctypes.Array[ctypes.c_ubyte]:
         encoded = (ctypes.c_ubyte * 1)()
+        description = replace(how.description, dims=dims)
         self.encoded[ctypes.addressof(encoded)] = (description, address)
         self.kept.append(encoded)
         return encoded

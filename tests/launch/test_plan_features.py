@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import Call
+from flash_attention.call.call import EXTRAS, Call
 from flash_attention.choose.choice import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import UnsupportedError
@@ -89,7 +89,10 @@ def test_extra_tensors_are_part_of_what_a_plan_is_for() -> None:
     plans = [plan_for(each, DYNAMIC) for each in calls]
     assert len({id(plan) for plan in plans}) == 3
     assert plan_for(call._replace(seqused_k=used.clone()), DYNAMIC) is plans[1]
-    assert [plan.preparation._given for plan in plans] == [(), ("seqused_k",), ("sinks",)]
+    for plan, each in zip(plans, calls, strict=True):
+        arguments = plan.bind(each)
+        given = {name: tensor.data_ptr() for name, tensor in each.extras().items()}
+        assert {name: getattr(arguments, name) for name in EXTRAS} == dict.fromkeys(EXTRAS) | given
 
 
 @pytest.mark.usefixtures("no_compile")

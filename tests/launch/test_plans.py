@@ -31,6 +31,11 @@ def noted(*tensors: Tensor) -> Plans[str]:
     return made
 
 
+@pytest.fixture(autouse=True)
+def nothing_planned() -> None:
+    plans.forget_plans()
+
+
 def recent_plan(call: Call | BackwardCall, config: Any = None) -> Plan | None:
     return known_plan(call, config, by_key=False)
 

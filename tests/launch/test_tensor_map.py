@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +28,15 @@ from flash_attention.launch.tensor_map import (
     MAP_ALIGNMENT,
     MAP_BYTES,
     EncodedMaps,
+    MapParameters,
     encode,
 )
 from tests.unchecked import unchecked
 
 CONFIG = HopperForwardKernelConfig(DType.BF16, 128, 2, 96, 2, tma=True, specialised=True)
 PLAIN = Sm90Features()
+SIZES = (128, 4, 128, 2)
+ARRAYS = ("4Q", "3Q", "4I", "4I")  # of sizes, strides, boxes and steps
 
 
 def view(name: str = "q", **changes: Any) -> TensorView:
@@ -44,6 +48,10 @@ def view(name: str = "q", **changes: Any) -> TensorView:
 
 def described(tensor: TensorView, rows: int = 64, panel: int = 64) -> MapDescription:
     return describe(tensor, (panel, 1, rows))
+
+
+def encoded_at(description: MapDescription, address: int, device_index: int) -> Any:
+    return encode(MapParameters(description), address, description.dims, device_index)
 
 
 def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
@@ -154,13 +162,15 @@ def test_the_driver_is_told_what_is_described(
 
     monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
     seen = replace(described(view()), **changes)
-    encoded = encode(seen, 1 << 30, 0)
-    assert ctypes.addressof(told[0]._obj) == ctypes.addressof(encoded)
+    encoded = encoded_at(seen, 1 << 30, 0)
+    assert told[0] == ctypes.addressof(encoded)
     assert ctypes.addressof(encoded) % MAP_ALIGNMENT == 0
     element, swizzle, promotion = numbers
-    assert [each.value for each in told[1:4]] == [element, 4, 1 << 30]
-    assert [tuple(each) for each in told[4:8]] == [seen.dims, seen.strides, seen.box, seen.steps]
-    assert [each.value for each in told[8:]] == [0, swizzle, promotion, 0]
+    assert told[1:4] == [element, 4, 1 << 30]
+    arrays = [struct.unpack(f"<{n}", each) for n, each in zip(ARRAYS, told[4:8], strict=True)]
+    assert arrays == [seen.dims, seen.strides, seen.box, seen.steps]
+    assert told[8:] == [0, swizzle, promotion, 0]
+    assert len(told) == len(tensor_map.PARAMETERS)
 
 
 def test_a_thread_without_a_context_gets_that_of_the_device(
@@ -173,27 +183,27 @@ def test_a_thread_without_a_context_gets_that_of_the_device(
 
     monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
     monkeypatch.setattr(driver, "bind_primary_context", bound.append)
-    encode(described(view()), 1 << 30, 2)
+    encoded_at(described(view()), 1 << 30, 2)
     assert bound == [2]
 
 
 def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def fake(description: MapDescription, address: int, device_index: int) -> tensor_map.EncodedMap:
+    def fake(how: object, address: int, dims: object, device_index: int) -> tensor_map.EncodedMap:
         made.append(address)
-        assert device_index == 3
+        assert (dims, device_index) == (SIZES, 3)
         return (ctypes.c_ubyte * MAP_BYTES)()
 
     monkeypatch.setattr(tensor_map, "encode", fake)
     monkeypatch.setattr(tensor_map, "MAX_ENCODED", 2)
     maps = EncodedMaps(described(view()), 3)
-    first = maps[16]
-    assert maps[16] is first
-    assert maps[32] is not first
+    first = maps[16, SIZES]
+    assert maps[16, SIZES] is first
+    assert maps[32, SIZES] is not first
     assert made == [16, 32]
-    assert maps[48] is not first
-    assert maps[16] is not first
+    assert maps[48, SIZES] is not first
+    assert maps[16, SIZES] is not first
     assert made == [16, 32, 48, 16]
 
 
@@ -209,7 +219,7 @@ def hopper() -> None:
 def test_without_a_driver_the_error_says_what_is_missing() -> None:
     message = r"cuTensorMapEncodeTiled could not be called.*\n.*NVIDIA driver"
     with pytest.raises(LaunchError, match=message):
-        encode(described(view()), 0, 0)
+        encoded_at(described(view()), 0, 0)
 
 
 @pytest.mark.gpu
@@ -217,10 +227,10 @@ def test_without_a_driver_the_error_says_what_is_missing() -> None:
 def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     for seen in describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN).values():
-        encoded = [encode(seen, base + 16 * i, 0) for i in range(16)]
+        encoded = [encoded_at(seen, base + 16 * i, 0) for i in range(16)]
         assert {ctypes.addressof(each) % MAP_ALIGNMENT for each in encoded} == {0}
         assert len({bytes(each) for each in encoded}) == 16
-        assert bytes(encode(seen, base, 0)) == bytes(encoded[0])
+        assert bytes(encoded_at(seen, base, 0)) == bytes(encoded[0])
 
 
 @pytest.mark.gpu
@@ -236,7 +246,7 @@ def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     ],
 )
 def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -> None:
-    assert any(encode(described(view(**changes)), 1 << 30, 0))
+    assert any(encoded_at(described(view(**changes)), 1 << 30, 0))
 
 
 @pytest.mark.gpu
@@ -244,6 +254,6 @@ def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -
 def test_a_refusal_of_the_driver_names_its_error() -> None:
     message = r"cuTensorMapEncodeTiled failed: CUDA_ERROR_INVALID_VALUE \(1\)"
     with pytest.raises(LaunchError, match=message):
-        encode(replace(described(view()), box=(64, 1, 512, 1)), 1 << 30, 0)
+        encoded_at(replace(described(view()), box=(64, 1, 512, 1)), 1 << 30, 0)
     with pytest.raises(LaunchError, match=message):
-        encode(described(view()), (1 << 30) + 8, 0)
+        encoded_at(described(view()), (1 << 30) + 8, 0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from flash_attention.call.call import Call
+from flash_attention.call.call import Call, Noted
 from flash_attention.call.problem import Problem
 
 
@@ -65,16 +65,37 @@ class BackwardCall(NamedTuple):
             deterministic,
         )
 
-    def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
-        """What a plan of this call is noted by: its options and sizes, and its tensors."""
-        do, (q, k, v, out, a, b, c, d, *others), lse, dlse, wanted, deterministic = self
-        tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
-        given: tuple[bool, ...] = ()
-        if not (a is b is c is d is dlse is None):  # sinks, lengths, and the gradient of lse
-            given = tuple(t is not None for t in (a, b, c, d, dlse))
-            tensors += tuple(t for t in (a, b, c, d, dlse) if t is not None)
-        kind = (do.numel(), k.numel(), given, *others, wanted, deterministic)
-        return kind, tensors
+    def kind_and_tensors(self, with_lse: bool = False) -> Noted:
+        """What a plan of this pass is noted by, as of a call. `with_lse` is for those alone."""
+        do, call, lse, dlse, wanted, deterministic = self
+        q, k, v, out, a, b, c, d, *others = call
+        if b is c is d is None:
+            tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
+            if not (a is dlse is None):
+                tensors += tuple(t for t in (a, dlse) if t is not None)
+            given = (a is None, dlse is None)
+            return (do.numel(), k.numel(), *given, *others, wanted, deterministic), tensors, None
+        kind, of_call, lengths = call.kind_and_tensors()
+        assert lengths is not None
+        own = [do, lse] if dlse is None else [do, lse, dlse]
+        strides = [t.stride() for t in own[1:]]
+        return (
+            (kind, dlse is None, wanted, deterministic),
+            [*of_call, *own],
+            (*lengths, *[t.numel() for t in own], *strides),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The given tensors by name."""
+        own = {"do": self.do, "lse": self.lse, "dlse": self.dlse}
+        return self.call.tensors() | {n: t for n, t in own.items() if t is not None}
+
+    def has_rows_of(self, problem: Problem) -> bool:
+        """Whether the gradient and the log-sum-exp have the rows of a problem."""
+        of_rows = [self.lse] if self.dlse is None else [self.lse, self.dlse]
+        return self.do.shape[0] == problem.first_sizes[0] and all(
+            t.shape == problem.lse_shape and t.is_contiguous() for t in of_rows
+        )
 
 
 @dataclass(frozen=True)

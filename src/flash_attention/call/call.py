@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from torch import Tensor
@@ -17,6 +17,13 @@ from torch import Tensor
 Window = tuple[int | None, int | None]
 """How many keys a query sees before and after the key that it is aligned with; None and -1 mean
 no limit."""
+
+
+Noted = tuple[tuple[object, ...], Sequence[Tensor], tuple[object, ...] | None]
+"""What a plan is noted by: a kind of call, tensors, and lengths if sequences have their own."""
+
+
+_numel = Tensor.numel
 
 
 class Call(NamedTuple):
@@ -59,6 +66,11 @@ class Call(NamedTuple):
             for name, tensor in zip(EXTRAS, self[4:12], strict=True)
             if tensor is not None
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The given tensors by name."""
+        named = zip(self._fields, self[:12], strict=False)
+        return {name: tensor for name, tensor in named if tensor is not None}
 
     def keywords(self) -> Keywords:
         """The keywords of the call, to be passed on with other q, k and v."""
@@ -111,12 +123,33 @@ class Call(NamedTuple):
             self.key_beside_qkv(),
         )
 
-    def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
-        """What a plan of this call is noted by: its options and sizes, and its tensors."""
-        q, k, v, out, a, b, c, d, e, f, g, h, *options = self  # a to h are the extras
-        if a is b is c is d is e is f is g is h is out is None:  # as in most calls
-            return (q.numel(), k.numel(), *options), (q, k, v)
-        return (q.numel(), k.numel(), self.key_beside_qkv()), (q, k, v)
+    def kind_and_tensors(self, with_lse: bool = False) -> Noted:
+        """What a plan of this call, or of it `with_lse`, is noted by: its options, its tensors, and
+        its lengths. These are None if all sequences are as long as the tensors, and the options
+        then have the sizes. If they are not, tensors are compared apart from lengths, as
+        `kin_sizes` says."""
+        q, k, v, out, a, b, c, d, e, f, g, h = every = self[:12]  # a to h are the extras
+        options = self[12:]
+        if b is c is d is None:
+            sizes = (q.numel(), k.numel(), with_lse)
+            if a is e is f is g is h is out is None:  # as in most calls
+                return (sizes, options), (q, k, v), None
+            return (sizes, self.key_beside_qkv()), (q, k, v), None
+        given: tuple[Any, ...] = tuple(map(type, every))
+        if c is b:  # one tensor has the lengths of queries and of keys
+            given, every = (*given, True), (*every[:6], None, *every[7:])
+        tensors: list[Any] = [t for t in every if t is not None]
+        if g is not None:  # one factor may be that of several tensors
+            each = {id(t): t for t in tensors}
+            given += tuple(map(list(each).index, map(id, tensors)))
+            tensors = list(each.values())
+        causal, window, scale, softcap, longest_q, longest_k, split_keys, return_lse = options
+        kind = (given, causal, window, scale, softcap, split_keys, return_lse or with_lse)
+        if e is None:
+            return kind, tensors, (longest_q, longest_k, *map(_numel, tensors))
+        if longest_k is not None:
+            longest_k = self.bound_of_pages()
+        return kind, tensors, (longest_q, longest_k, e.shape, e.stride(), *map(_numel, tensors))
 
     def key_beside_qkv(self) -> tuple[object, ...]:
         """The part of the key that does not depend on q, k and v."""
@@ -141,6 +174,20 @@ class Call(NamedTuple):
             return bound
         step = 1 << (bound.bit_length() - 4)
         return -(-bound // step) * step
+
+
+def kin_sizes(name: str, tensor: Tensor) -> tuple[list[int | None], list[int | None]]:
+    """The sizes and the strides in which a tensor of a call agrees with its kin's; None for those
+    that lengths decide. `name` is that of its field."""
+    sizes: list[int | None] = list(tensor.shape)
+    strides: list[int | None] = list(tensor.stride())
+    if name == "block_table":
+        return [None] * len(sizes), [None, *strides[1:]]
+    if name == "sinks" or (name in DESCALES and len(sizes) < 2):
+        return sizes, strides
+    if name in ("lse", "dlse") and len(sizes) == 2:  # (heads, total)
+        return [sizes[0], None], [None, strides[1]]
+    return [None, *sizes[1:]], strides
 
 
 EXTRAS = Call._fields[4:12]

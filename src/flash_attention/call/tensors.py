@@ -22,6 +22,8 @@ DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
 PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
 OUTPUT = "the output"  # its name in messages, since `attention` calls it out and `forward` o
+OF_QUERIES = ("q", OUTPUT, "o", "do", "dq")
+"""The tensors that have a row for every query. The others have one for every key."""
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits

@@ -14,9 +14,9 @@ from flash_attention.families.call_args import (
     CallArgs,
     Fields,
     Strides,
-    call_values,
     layout_asserts,
     parameter,
+    put_call_values,
 )
 
 STAT_BLOCK = 128  # kStatBlock of include/fa/attn/stat_rows.cuh
@@ -56,10 +56,24 @@ class BackwardKernelArgs(CallArgs):
         ("part_keys", ctypes.c_int32),
     )
 
+    def put_lengths(self, problem: Problem) -> None:
+        """Store what follows from the lengths of a problem, with one part for all of the work."""
+        put_call_values(self, problem)
+        _pack_sizes(
+            *(self, FIRST_SIZE),
+            stat_rows(problem),
+            problem.total_q or 0,
+            problem.total_k or 0,
+            *(0, problem.batch * problem.heads_k),
+            *(0, problem.seq_k),
+        )
+
 
 PARAMETER = parameter(BackwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(BackwardKernelArgs)
 FIRST_ADDRESS: int = BackwardKernelArgs.q.offset
+FIRST_SIZE: int = BackwardKernelArgs.stat_rows.offset
+_pack_sizes = struct.Struct("<7i").pack_into
 pack_addresses = struct.Struct("<11Q").pack_into
 """Packs the addresses of q, k, v, o, d_o, dq, dk, dv, lse, dlse and dsinks, which follow each other
 from FIRST_ADDRESS on."""
@@ -84,14 +98,8 @@ def _in_blocks(rows: int) -> int:
 def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKernelArgs:
     """Make the arguments of a backward kernel without addresses, from views in the order of
     VIEWS."""
-    args = BackwardKernelArgs(
-        **call_values(problem),
-        stat_rows=stat_rows(problem),
-        total_q=problem.total_q or 0,
-        total_k=problem.total_k or 0,
-        part_heads=problem.batch * problem.heads_k,
-        part_keys=problem.seq_k,
-    )
+    args = BackwardKernelArgs()
+    args.put_lengths(problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     return args

@@ -21,7 +21,7 @@ from flash_attention.families.backward_args import (
 )
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.fit import MAX_GRID_X
-from flash_attention.families.recipe import Geometry, Step
+from flash_attention.families.recipe import Geometry, Grid, Step
 
 ENTRY = "flash_backward"
 THREADS = 256
@@ -66,7 +66,7 @@ def prepare_step(
             Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),
         ),
     )
-    return Step(unit, Geometry(_row_blocks(problem), THREADS))
+    return Step(unit, Geometry(row_blocks(problem), THREADS))
 
 
 def _capability(target: str) -> int:
@@ -89,15 +89,16 @@ def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, ord
             Number("starts_early", int(early)),
         ),
     )
-    return Step(unit, Geometry(_row_blocks(problem), THREADS), starts_early=early)
+    return Step(unit, Geometry(row_blocks(problem), THREADS), starts_early=early)
 
 
 def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
     """Return the kernel that computes the gradient of sinks, if it is wanted."""
-    if not problem.wanted.dsinks:
+    grids = sink_grids(problem)
+    if not grids:
         return ()
     unit = _unit("sink_gradient", f"fp32{_suffix(problem)}", target, (_lengths(problem),))
-    return (Step(unit, Geometry((problem.heads, 1, 1), THREADS)),)
+    return (Step(unit, Geometry(grids[0], THREADS)),)
 
 
 def stat_scratch(
@@ -125,7 +126,13 @@ def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> U
     return Unit(f"backward_{kernel}_{name}", target, source)
 
 
-def _row_blocks(problem: BackwardProblem) -> tuple[int, int, int]:
+def sink_grids(problem: BackwardProblem) -> tuple[Grid, ...]:
+    """Return the grids of `sink_steps`."""
+    return ((problem.heads, 1, 1),) if problem.wanted.dsinks else ()
+
+
+def row_blocks(problem: BackwardProblem) -> Grid:
+    """Return the grid of the kernels before and after the main one: a CTA per block of rows."""
     ctas = max(1, -(-problem.seq_q // STAT_BLOCK)) * problem.heads * problem.batch
     if ctas > MAX_GRID_X:
         raise UnsupportedError(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -46,25 +47,34 @@ class CallArgs(ctypes.Structure):
     )
 
 
-def call_values(problem: Problem) -> dict[str, Any]:
-    """Return the values of the CallArgs of a problem, which hold no addresses."""
-    rows = problem.lse_shape[-1]
-    left, right = problem.window or (0, 0)
-    return {
-        "lse_batch_stride": problem.heads * rows if problem.total_q is None else 0,
-        "lse_head_stride": rows,
-        "batch": problem.batch,
-        "heads": problem.heads,
-        "heads_per_kv": problem.heads_per_kv,
-        "seq_len_q": problem.seq_q,
-        "seq_len_k": problem.seq_k,
-        "d_qk": problem.d_head,
-        "d_v": problem.d_v,
-        "window_left": left,
-        "window_right": right,
-        "softmax_scale": problem.softmax_scale,
-        "softcap": problem.softcap,
-    }
+EXTRAS_ADDRESS: int = CallArgs.sinks.offset
+pack_extras = struct.Struct("<4Q").pack_into
+"""Packs the addresses of sinks, cu_seqlens_q, cu_seqlens_k and seqused_k, which follow each other
+from EXTRAS_ADDRESS on."""
+FIRST_NUMBER: int = CallArgs.lse_batch_stride.offset
+_pack_numbers = struct.Struct("<2q9i2f").pack_into
+
+
+def put_call_values(args: CallArgs, problem: Problem) -> None:
+    """Store the CallArgs of a problem, which hold no addresses. They follow each other from
+    FIRST_NUMBER on."""
+    total = problem.total_q
+    rows = problem.seq_q if total is None else total
+    _pack_numbers(
+        *(args, FIRST_NUMBER),
+        problem.heads * rows if total is None else 0,
+        rows,
+        problem.batch,
+        problem.heads,
+        problem.heads_per_kv,
+        problem.seq_q,
+        problem.seq_k,
+        problem.d_head,
+        problem.d_v,
+        *(problem.window or (0, 0)),
+        problem.softmax_scale,
+        problem.softcap,
+    )
 
 
 def fields_of(struct: type[ctypes.Structure]) -> list[str]:

@@ -17,7 +17,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import DTYPES, OUTPUT, TensorView
+from flash_attention.call.tensors import DTYPES, OF_QUERIES, TensorView
 from flash_attention.call.transposed import KEYS
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
@@ -29,8 +29,6 @@ from flash_attention.families.recipe import AnyKvSplits, Recipe, Setting
 from flash_attention.families.values import Violation
 
 Config = TypeVar("Config", bound=KernelConfig)
-OF_QUERIES = ("q", OUTPUT, "o", "do", "dq")
-"""The tensors that have a row for every query. The others have one for every key."""
 
 
 class Family(ABC, Generic[Config]):

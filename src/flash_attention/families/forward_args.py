@@ -14,9 +14,9 @@ from flash_attention.families.call_args import (
     CallArgs,
     Fields,
     Strides,
-    call_values,
     layout_asserts,
     parameter,
+    put_call_values,
 )
 
 
@@ -61,6 +61,12 @@ class ForwardKernelArgs(CallArgs):
         ("v_descale_stride", DescaleStrides),
     )
 
+    def put_lengths(self, problem: Problem) -> None:
+        """Store what follows from the lengths of a problem, as far as splits have no part in it."""
+        put_call_values(self, problem)
+        self.block_table_stride = problem.table_stride
+        self.pages = problem.pages
+
 
 PARAMETER = parameter(ForwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(ForwardKernelArgs)
@@ -82,9 +88,7 @@ def fill_forward_args(
     args: ForwardKernelArgs, problem: Problem, views: Sequence[TensorView]
 ) -> None:
     """Fill in what follows from the problem, and the strides of q, k, v and o."""
-    args.block_table_stride, args.pages = problem.table_stride, problem.pages
-    for name, value in call_values(problem).items():
-        setattr(args, name, value)
+    args.put_lengths(problem)
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     for name, strides in problem.descale_strides:

@@ -7,15 +7,18 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from flash_attention.arch import Arch
 from flash_attention.call.call import Call
 from flash_attention.call.features import Features
+from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
+
+Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Geometry:
     """The grid, the threads of a CTA, its bytes of dynamic shared memory, and the CTAs of a cluster
     (None: the kernel has no clusters, or says itself how large they are)."""
 
-    grid: tuple[int, int, int]
+    grid: Grid
     block: int
     smem_bytes: int = 0
     cluster: tuple[int, int, int] | None = None
@@ -57,6 +60,21 @@ class Step:
     starts_early: bool = False  # it waits for the previous kernel itself (griddepcontrol)
     values: Mapping[str, int] = field(default_factory=dict)  # arguments that only this kernel has
 
+
+class Resized(NamedTuple):
+    """What differs in a recipe for other lengths, besides the lengths in its arguments and tensor
+    maps: the grids of its steps, and its scratch memory unless that has the same size."""
+
+    grids: tuple[Grid, ...]
+    scratch: Mapping[str, int] | None = None
+
+
+Resize = Callable[[Problem], Resized | None]
+"""Resizes a recipe for a problem that differs in lengths alone: in the rows of packed tensors, the
+sequences, the pages, the block table, and the longest sequences. There is something to compute. The
+kernels, the counters, and the arguments besides lengths stay as they are. The result is that of a
+recipe for the problem; None if other kernels suit these lengths better. UnsupportedError says that
+the kernels do not run so many."""
 
 WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
@@ -111,6 +129,7 @@ class Recipe:
     main: int = 0  # which of the steps is the kernel of the config
     num_splits: int = 0  # KV splits of all tiles; 0 if the keys are not split
     arrivals: int = 0  # counters in tile_counter of the splits of a tile that are done
+    resize: Resize | None = None  # None: other lengths need a recipe of their own
     refusal: Callable[[Call], str | None] | None = None
     """Says why kernels do not run a call with the key of the problem, because of its addresses."""
 

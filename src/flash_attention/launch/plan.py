@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, overload
 
@@ -15,10 +16,11 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.problem import Problem
+from flash_attention.call.problem import Problem, resized_view
+from flash_attention.call.tensors import TensorView
 from flash_attention.choose.rules import choose
 from flash_attention.families.given import GivenConfig
-from flash_attention.families.recipe import Setting
+from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
@@ -40,42 +42,83 @@ class Plan:
         """Check the call, and choose a config if none is given. `arch` defaults to that of the
         tensors' device. Nothing is compiled."""
         self.problem: Problem | BackwardProblem
+        self._views: Sequence[TensorView]
+        self._recipe: Recipe | None
         split_keys, return_lse = None, False
         if isinstance(call, BackwardCall):
-            self.problem, self.views = check_backward_call(call)
+            self.problem, self._views = check_backward_call(call)
             self.device_index: int = call.do.get_device()
         else:
-            self.problem, self.views = check_call(call)
+            self.problem, self._views = check_call(call)
             self.device_index = call.q.get_device()
             split_keys, return_lse = call.split_keys, bool(call.return_lse)
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        given = None if config is None else config_for(config, self.problem, self.views)
+        given = None if config is None else config_for(config, self.problem, self._views)
         if arch is None:
             arch = MEASURED_ARCH if given is None else given.default_arch
         setting = Setting(arch, num_sms_of(self.device_index), return_lse, device=self.device_index)
         self.choice = choose(
             self.problem,
             setting,
-            self.views,
+            self._views,
             config=given,
             split_keys=split_keys,
             may_tune=True,
         )
         self.config = self.choice.config
-        self.recipe = self.choice.recipe(self.problem, self.views)
+        self._recipe = recipe = self.choice.recipe(self.problem, self._views)
         self.idle = self.problem.idle
-        self.is_differentiable = False  # until that was checked
-        self.launcher = Launcher(self.recipe, self.device_index)
+        self.model = self  # that this plan follows from
+        self.is_differentiable = False  # until that was checked, of a model
+        has_kin = _has_strides_of_all_lengths(call) and not self.problem.block_descales
+        self._resize = recipe.resize if has_kin else None
+        self.launcher = Launcher(recipe, self.device_index)
         kind: Any = BackwardPreparation if isinstance(call, BackwardCall) else ForwardPreparation
         self.preparation: Preparation[Any, Any] = kind(
             call,
             self.problem,
-            self.views,
-            self.recipe,
+            self._views,
+            recipe,
             self.launcher,
             family_of(self.config).alignment,
         )
+
+    @property
+    def views(self) -> Sequence[TensorView]:
+        """Views with a batch dimension of the tensors that a recipe is made for."""
+        return [resized_view(view, self.problem) for view in self._views]
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the family of the config runs the problem."""
+        if self._recipe is None:
+            self._recipe = self.choice.recipe(self.problem, self.views)
+        return self._recipe
+
+    @property
+    def is_resizable(self) -> bool:
+        """Whether there may be plans for other lengths that follow from this one."""
+        return self._resize is not None
+
+    def resized(self, call: Call | BackwardCall) -> Plan | None:
+        """Return the plan of a call that differs in lengths alone, as `Call.kind_and_tensors` says.
+        It is None if the call has to be checked and planned from the start: its lengths do not fit
+        together, there is nothing to compute, or they are better served by other kernels."""
+        of = call.call if isinstance(call, BackwardCall) else call
+        problem = self.problem.resized(of)
+        if problem is None or self._resize is None:
+            return None
+        if isinstance(call, BackwardCall) and not call.has_rows_of(problem):
+            return None
+        resized = self._resize(problem)
+        if resized is None:
+            return None
+        made = object.__new__(Plan)
+        vars(made).update(vars(self), problem=problem, _recipe=None)
+        made.launcher = self.launcher.resized(resized, problem)
+        made.preparation = self.preparation.resized(problem, made.launcher)
+        return made
 
     @overload
     def run(self, call: Call, validate: bool = False) -> Outputs: ...
@@ -138,3 +181,22 @@ class Plan:
         """Check what may differ between calls of one key, and return the kernel arguments. The
         addresses of results that are not allocated yet are zero."""
         return self.preparation.prepare(call, with_results=False)[0]
+
+
+def _has_strides_of_all_lengths(call: Call | BackwardCall) -> bool:
+    """Whether the tensors of a call can be read, and results be allocated, with the same strides
+    whatever the lengths. Nothing is known of the strides of dimensions with a single element,
+    unless they are those of a contiguous tensor. The rows of an output do not overlap."""
+    of, given = (call.call, [call.do]) if isinstance(call, BackwardCall) else (call, [])
+    given += [tensor for tensor in of[:4] if tensor is not None]
+    for tensor in given:
+        inner = tensor.shape[1:].numel()
+        if tensor.shape[0] < 2 and not (tensor.is_contiguous() and tensor.stride(0) == inner):
+            return False
+    lengths = (of.cu_seqlens_q, of.cu_seqlens_k, of.seqused_k, of.block_table)
+    if any(tensor is not None and tensor.stride(-1) != 1 for tensor in lengths):
+        return False
+    if of.out is None:
+        return True
+    row = zip(of.out.shape[1:], of.out.stride()[1:], strict=True)
+    return of.out.stride(0) > sum((size - 1) * stride for size, stride in row)

@@ -4,16 +4,16 @@
 torch compares tensors with the types, shapes, strides and devices of earlier ones in C++, as it
 does before it runs a compiled function. That takes a third of the time of making a key of them.
 One plan is noted for each kind of call. The numbers of elements of q and of k belong to the kind,
-so that programs whose calls alternate between lengths find the plans of all of them.
+so that programs whose calls alternate between lengths find the plans of all of them. Calls whose
+sequences have lengths of their own are found among their kin instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torch import Tensor
-from torch._C._dynamo import guards
 
 from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.backward_checks import check_backward_call
@@ -24,12 +24,10 @@ from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.device import CPU
+from flash_attention.launch.kin import Key, Kindred, TensorGuards
 from flash_attention.launch.plan import Plan
 
-TensorGuards: Any = getattr(guards, "TensorGuards", None)
-"""torch's comparison; without one every plan is found by its key."""
 MAX_PLANS = 8192  # beyond that all are dropped, for programs whose shapes keep changing
-Key = tuple[object, ...]
 Planned = TypeVar("Planned")
 
 
@@ -74,11 +72,13 @@ class Plans(Generic[Planned]):
 
 
 _plans: Plans[Plan] = Plans()
+_kindred = Kindred()
 
 
 def forget_plans() -> None:
     """Forget all plans, so that kernels are chosen again."""
     _plans.clear()
+    _kindred.clear()
 
 
 def known_plan(
@@ -95,27 +95,50 @@ def known_plan(
     looked up `by_key`, only a recent plan is found.
     """
     try:
-        kind, tensors = call.kind_and_tensors()
-        kind = (config, with_lse, kind)
-        noted = _plans.noted(kind)
-        if noted is not None and noted[0](*tensors):
-            plan: Plan | None = noted[1]
-        elif not by_key:
-            return None
+        kind, tensors, lengths = call.kind_and_tensors(with_lse)
+        kind = (config, kind)
+        plan: Plan | None = None
+        if lengths is not None:
+            plan = _kindred.find(call, kind, tensors, lengths)
         else:
+            noted = _plans.noted(kind)
+            if noted is not None and noted[0](*tensors):
+                plan = noted[1]
+        if plan is None:
+            if not by_key:
+                return None
             planned = call.with_lse() if with_lse and isinstance(call, Call) else call
             plan = _plans.get((config, planned.key()))
             if plan is not None:
-                _plans.note(plan, kind, *tensors)
+                _note(plan, call, kind, tensors, lengths)
     except Exception:  # of an argument that has no key, which the checks of a new plan refuse
         return None
     return None if plan is None or (plan.device_index == CPU and config is None) else plan
+
+
+def _note(
+    plan: Plan,
+    call: Call | BackwardCall,
+    kind: Key,
+    tensors: Sequence[Tensor],
+    lengths: Key | None,
+) -> None:
+    """Note the plan of a call, to be found without its key."""
+    if lengths is None:
+        _plans.note(plan, kind, *tensors)
+    else:
+        _kindred.note(plan, call, kind, tensors, lengths)
 
 
 def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Plan:
     """Return the plan of a call. A new key is checked first. Nothing is compiled."""
     which = Pass.BACKWARD if isinstance(call, BackwardCall) else Pass.FORWARD
     try:
+        kind, tensors, lengths = call.kind_and_tensors()
+        if lengths is not None:
+            found = _kindred.find(call, (config, kind), tensors, lengths)
+            if found is not None:
+                return found
         key = (config, call.key())
         plan = _plans.get(key)
     except Exception as error:
@@ -127,6 +150,8 @@ def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Pl
             return plan_for(call, read_config(config, which))
         plan = Plan(call, config)
         _plans.add(key, plan)
+        if lengths is not None:  # the next call has others
+            _kindred.note(plan, call, (config, kind), tensors, lengths)
     return plan
 
 

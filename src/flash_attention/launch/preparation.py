@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,20 +21,23 @@ from torch.autograd.graph import increment_version
 
 from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
-from flash_attention.call.call import Call
+from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import views_of
-from flash_attention.call.overlap import may_overlap
-from flash_attention.call.problem import Problem
+from flash_attention.call.problem import Problem, resized_view
 from flash_attention.call.results import fill_keyless, new_gradient, new_output
 from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import FIRST_ADDRESS as BACKWARD_ADDRESS
 from flash_attention.families.backward_args import pack_addresses as pack_backward
+from flash_attention.families.call_args import EXTRAS_ADDRESS, pack_extras
 from flash_attention.families.fit import check_pointers
 from flash_attention.families.forward_args import FIRST_ADDRESS as FORWARD_ADDRESS
 from flash_attention.families.forward_args import pack_addresses as pack_forward
 from flash_attention.families.recipe import Recipe
 from flash_attention.launch.launcher import Launcher
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _is_grad_enabled = torch.is_grad_enabled
 _empty_like = torch.empty_like
@@ -55,8 +58,41 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self._launcher = launcher
         self._structure: Any = type(recipe.arguments)
         self._template = bytes(recipe.arguments)
-        self._given = tuple(given)
+        self._has_extras = bool(given)
+        self._factors = tuple(name for name in given if name in DESCALES)
         self._alignment = alignment
+
+    def resized(self, problem: Any, launcher: Launcher) -> Self:
+        """Return a preparation of calls whose lengths are those of another problem."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made._launcher = launcher
+        arguments = self._structure.from_buffer_copy(self._template)
+        arguments.put_lengths(problem)
+        made._template = bytes(arguments)
+        made.spare = [arguments]
+        made._set_lengths(problem)
+        return made
+
+    def _put_given(self, arguments: Any, call: Call) -> None:
+        """Store the addresses of the given tensors besides q, k, v and out."""
+        a, b, c, d, table = call[4:9]
+        pack_extras(
+            arguments,
+            EXTRAS_ADDRESS,
+            0 if a is None else a.data_ptr(),
+            0 if b is None else b.data_ptr(),
+            0 if c is None else c.data_ptr(),
+            0 if d is None else d.data_ptr(),
+        )
+        if table is not None:
+            arguments.block_table = table.data_ptr()
+        for name in self._factors:
+            setattr(arguments, name, getattr(call, name).data_ptr())
+
+    @abstractmethod
+    def _set_lengths(self, problem: Any) -> None:
+        """Store what follows from the lengths of a problem."""
 
     @abstractmethod
     def prepare(self, call: AnyCall, *, with_results: bool = True) -> tuple[Any, Result]:
@@ -94,24 +130,43 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         alignment: int,
     ) -> None:
         super().__init__(recipe, launcher, call.extras(), alignment)
-        self._views = views
+        self._output = views[3]
         self._d_v = problem.d_v
         self._like_q = problem.d_v == problem.d_head and call.q.dtype in tensors.DTYPES
         self._refusal = recipe.refusal
         self._is_idle = problem.idle
         self._is_packed = problem.total_q is not None
+        self._returns_lse = bool(call.return_lse)
+        self._device = call.q.device
         # The memory of a given output is compared with that of the inputs.
         self._spans = () if call.out is None else tuple(view.layout.span for view in views)
-        self._lse: TensorView | None = None
+        given = () if call.out is None else (*call[:3], call.out)
+        self._strides = tuple(tensor.stride(0) * tensor.itemsize for tensor in given)
+        self._set_lengths(problem)
+
+    def _set_lengths(self, problem: Problem) -> None:
+        self._problem = problem
         self._new_lse: Callable[[], Tensor] | None = None
-        if call.return_lse:
+        if self._returns_lse:
             shape = problem.lse_shape
-            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-            self._lse = TensorView("lse", shape, strides, torch.float32, call.q.device)
+            strides = (shape[1], 1) if len(shape) == 2 else (shape[1] * shape[2], shape[2], 1)
             # torch.empty would have to find out which of its signatures is meant.
             self._new_lse = partial(
-                torch.empty_strided, shape, strides, dtype=torch.float32, device=call.q.device
+                torch.empty_strided, shape, strides, dtype=torch.float32, device=self._device
             )
+
+    def resized(self, problem: Problem, launcher: Launcher) -> Self:
+        made = super().resized(problem, launcher)
+        if self._spans:
+            before, after = self._problem.first_sizes, problem.first_sizes
+            more_q, more_k = after[0] - before[0], after[1] - before[1]
+            made._spans = tuple(
+                span + more * stride
+                for span, more, stride in zip(
+                    self._spans, (more_q, more_k, more_k, more_q), self._strides, strict=True
+                )
+            )
+        return made
 
     def prepare(self, call: Call, *, with_results: bool = True) -> tuple[Any, Any]:
         q, k, v, out = call[:4]
@@ -144,17 +199,16 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         pack_forward(
             arguments, FORWARD_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer, lse_pointer
         )
-        for name in self._given:
-            setattr(arguments, name, getattr(call, name).data_ptr())
+        if self._has_extras:
+            self._put_given(arguments, call)
         return arguments, out if lse is None else (out, lse)
 
     def _check_overlap(self, call: Call, o_pointer: int, pointers: tuple[int, ...]) -> None:
         o_span = self._spans[3]
-        for pointer, span, view in zip(pointers, self._spans, self._views, strict=False):
-            apart = o_pointer + o_span <= pointer or pointer + span <= o_pointer
-            if not apart and may_overlap(o_pointer - pointer, view.layout, self._views[3].layout):
+        for pointer, span in zip(pointers, self._spans, strict=False):
+            if not (o_pointer + o_span <= pointer or pointer + span <= o_pointer):
                 *inputs, o = views_of(call)
-                tensors.check_no_overlap(o, inputs)
+                return tensors.check_no_overlap(o, inputs)
 
     def fill_idle(self, call: Call, result: Outputs) -> None:
         out, lse = (result, None) if isinstance(result, Tensor) else result
@@ -167,12 +221,16 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         return {"q": call.q, "k": call.k, "v": call.v, **call.extras()}
 
     def outputs(self) -> dict[str, TensorView]:
-        of_lse = {} if self._lse is None else {"lse": self._lse}
-        return {"o": self._views[3], **of_lse}
+        found = {"o": resized_view(self._output, self._problem)}
+        if self._returns_lse:
+            shape = self._problem.lse_shape
+            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+            found["lse"] = TensorView("lse", shape, strides, torch.float32, self._device)
+        return found
 
     def result(self, written: Mapping[str, Tensor]) -> Outputs:
         out = written["o"][0] if self._is_packed else written["o"]
-        return out if self._lse is None else (out, written["lse"])
+        return (out, written["lse"]) if self._returns_lse else out
 
 
 class BackwardPreparation(Preparation[BackwardCall, Gradients]):
@@ -207,6 +265,10 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         if self._wants_dsinks:
             of_heads = ((problem.heads,), (1,), torch.float32, call.do.device)
             self._outputs["dsinks"] = TensorView("dsinks", *of_heads)
+        self._set_lengths(problem)
+
+    def _set_lengths(self, problem: BackwardProblem) -> None:
+        self._problem = problem
 
     def prepare(
         self, call: BackwardCall, *, with_results: bool = True, into: Gradients | None = None
@@ -245,8 +307,8 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
             0 if dlse is None else dlse.data_ptr(),
             0 if dsinks is None else dsinks.data_ptr(),
         )
-        for name in self._given:
-            setattr(arguments, name, getattr(call.call, name).data_ptr())
+        if self._has_extras:
+            self._put_given(arguments, call.call)
         return arguments, Gradients(dq, dk, dv, dsinks)
 
     def fill_idle(self, call: BackwardCall, result: Gradients) -> None:
@@ -270,7 +332,10 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         return given | call.call.extras()
 
     def outputs(self) -> dict[str, TensorView]:
-        return self._outputs
+        return {
+            name: view if name == "dsinks" else resized_view(view, self._problem)
+            for name, view in self._outputs.items()
+        }
 
     def result(self, written: Mapping[str, Tensor]) -> Gradients:
         found = {

@@ -11,7 +11,7 @@ import torch
 
 from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
-from flash_attention.launch.tensor_map import encode
+from flash_attention.launch.tensor_map import EncodedMaps
 from tests.emulator.conformance.case import Array
 from tests.emulator.conformance.hopper_case import HopperCase, MapOf, compiled_source
 from tests.launch.single import launch
@@ -42,7 +42,8 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
             values.append(ctypes.c_void_p(buffers[argument].data_ptr()))
         elif isinstance(argument, MapOf):
             address = buffers[argument.buffer].data_ptr()
-            values.append(encode(description(argument), address, torch.cuda.current_device()))
+            maps = EncodedMaps(seen := description(argument), device.index)
+            values.append(maps[address, seen.dims])
         else:
             values.append((ctypes.c_ubyte * len(argument)).from_buffer_copy(argument))
     kernel = driver.load_kernel(compiled_source(case.source).cubin, case.entry)

@@ -17,13 +17,15 @@ from flash_attention.families.backward_steps import (
     ENTRY,
     convert_step,
     prepare_step,
+    row_blocks,
+    sink_grids,
     sink_steps,
     stat_scratch,
 )
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_grid
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import Geometry, Grid, Recipe, Resized, Setting, Step
 from flash_attention.families.sm80.backward import features as own_features
 from flash_attention.families.sm80.backward import space
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
@@ -84,11 +86,21 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
             *(convert if sums else ()),
             *sink_steps(problem, target),
         )
+
+        def resize(other: Problem) -> Resized:
+            assert isinstance(other, BackwardProblem)
+            check_grid(other)
+            rows = row_blocks(other)
+            main = (_main_grid(config, other, kernel) for kernel in kernels)
+            grids = (rows, *main, *((rows,) if sums else ()), *sink_grids(other))
+            return Resized(grids, stat_scratch(other, sum_columns=sums))
+
         return Recipe(
             kernels[0] if kernels else self.resolve(config, problem.features),
             steps,
             backward_args(problem, views),
             scratch=stat_scratch(problem, sum_columns=sums),
+            resize=resize if problem.per_batch and not problem.idle else None,
         )
 
     def _main_step(
@@ -98,10 +110,7 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
         kernel: Sm80BackwardFeatures,
         arch: Arch,
     ) -> Step:
-        rows, heads = problem.seq_k, problem.heads_k
-        if kernel.owns_queries:
-            rows, heads = problem.seq_q, problem.heads
-        grid = (max(1, -(-rows // config.B_c)), heads, problem.batch)
+        grid = _main_grid(config, problem, kernel)
         geometry = Geometry(grid, config.num_threads, kernel.smem_bytes(config))
         return Step(self.unit(config, kernel, arch), geometry)
 
@@ -118,6 +127,15 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
 
     def neighbours(self, config: FlashBackwardKernelConfig) -> list[FlashBackwardKernelConfig]:
         return space.neighbours(config)
+
+
+def _main_grid(
+    config: FlashBackwardKernelConfig, problem: BackwardProblem, kernel: Sm80BackwardFeatures
+) -> Grid:
+    rows, heads = problem.seq_k, problem.heads_k
+    if kernel.owns_queries:
+        rows, heads = problem.seq_q, problem.heads
+    return max(1, -(-rows // config.B_c)), heads, problem.batch
 
 
 SM80_BACKWARD: Sm80Backward = Sm80Backward()

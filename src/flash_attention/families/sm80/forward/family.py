@@ -17,11 +17,19 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_grid
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
-from flash_attention.families.recipe import AnyKvSplits, Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import (
+    AnyKvSplits,
+    Geometry,
+    Grid,
+    Recipe,
+    Resized,
+    Setting,
+    Step,
+)
 from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward import space
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
-from flash_attention.families.sm80.forward.heuristic import heuristic
+from flash_attention.families.sm80.forward.heuristic import FEW_ROWS, heuristic
 from flash_attention.families.values import Violation
 
 
@@ -73,11 +81,23 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
     ) -> Recipe:
         _check_fits(config, problem, views)
         features = self.features(config, problem, setting.return_lse)
-        q_blocks = max(1, -(-problem.seq_q // config.B_r))  # an empty grid cannot be launched
-        grid = (q_blocks, problem.heads, problem.batch)
+        grid = _grid(config, problem)
         geometry = Geometry(grid, config.num_threads, config.smem_bytes())
         step = Step(self.unit(config, features, setting.arch), geometry)
-        return Recipe(features, (step,), forward_args(problem, views), tiles=prod(grid))
+
+        def resize(other: Problem) -> Resized | None:
+            if (other.seq_q <= FEW_ROWS) is not (problem.seq_q <= FEW_ROWS):
+                return None
+            check_grid(other)
+            return Resized((_grid(config, other),))
+
+        return Recipe(
+            features,
+            (step,),
+            forward_args(problem, views),
+            tiles=prod(grid),
+            resize=None if problem.total_q is None or problem.idle else resize,
+        )
 
     def heuristic(self, problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
         return heuristic(problem, arch)
@@ -97,6 +117,11 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
 
     def neighbours(self, config: FlashForwardKernelConfig) -> list[FlashForwardKernelConfig]:
         return space.neighbours(config)
+
+
+def _grid(config: FlashForwardKernelConfig, problem: Problem) -> Grid:
+    q_blocks = max(1, -(-problem.seq_q // config.B_r))  # an empty grid cannot be launched
+    return q_blocks, problem.heads, problem.batch
 
 
 def _check_fits(

@@ -9,6 +9,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.families.sm80.forward.config import D_HEADS, FlashForwardKernelConfig
 from flash_attention.families.values import smallest_holding
 
+FEW_ROWS = 64  # of Q, up to which tiles are short
 SWITCHES = (
     "async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax+folded+serpentine+staged+reciprocal"
     "+panels"
@@ -20,7 +21,7 @@ def heuristic(problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
         return f"sm_80 kernels have head dimensions up to {max(D_HEADS)}"
-    tile = (64, 64, 4) if problem.seq_q <= 64 else (128, 32, 4 if d_head <= 128 else 8)
+    tile = (64, 64, 4) if problem.seq_q <= FEW_ROWS else (128, 32, 4 if d_head <= 128 else 8)
     dtype = DType.from_string(str(problem.dtype)).name
     config = FlashForwardKernelConfig.from_words(
         [dtype, *map(str, (d_head, *tile))], SWITCHES.split("+")

@@ -22,17 +22,19 @@ from flash_attention.families.backward_steps import (
     ENTRY,
     convert_step,
     prepare_step,
+    row_blocks,
+    sink_grids,
     sink_steps,
     stat_scratch,
 )
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.backward.config import PASS_COLUMNS, HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
-from flash_attention.families.sm90.backward.heuristic import heuristic, why_not
-from flash_attention.families.sm90.backward.parts import Part, split_work
+from flash_attention.families.sm90.backward.heuristic import heads_in_order, heuristic, why_not
+from flash_attention.families.sm90.backward.parts import Part, all_work, split_work
 from flash_attention.families.sm90.backward.queries import query_step
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
 from flash_attention.families.sm90.backward.space import (
@@ -47,7 +49,6 @@ from flash_attention.families.sm90.wgmma import (
 )
 
 SUM_ORDER = "ByLane"  # of dq_sum
-UNLIMITED = 1 << 62  # bytes, where there is no workspace to share
 
 
 class Sm90Backward(Family[HopperBackwardKernelConfig]):
@@ -102,8 +103,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         if problem.idle:
             return Recipe(features, (prepare_step(problem, target),), arguments)
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
-        limit = setting.workspace_bytes if stores_ds else UNLIMITED
-        work = split_work(problem, limit)
+        work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
@@ -113,12 +113,14 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         steps = [prepare_step(problem, target, sum_columns=columns, orders_dq=turns)]
         for part in work.parts:
             geometry = _geometry(config, part, setting)
-            steps.append(Step(unit, geometry, maps, starts_early=True, values=part.values))
+            values = part.values if stores_ds else {}  # else it has all of the work
+            steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
             if stores_ds:
                 steps.append(query_step(config, problem, features, part, named, adds=sums))
         if sums:
             steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
         workspace = {"ds": work.workspace_bytes} if stores_ds else {}
+        own = not stores_ds and problem.per_batch
         return Recipe(
             features,
             (*steps, *sink_steps(problem, target)),
@@ -131,6 +133,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
             tiles=sum(_num_tiles(config, part) for part in work.parts),
+            resize=_resizing(config, setting) if own else None,
         )
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperBackwardKernelConfig | str:
@@ -149,6 +152,27 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     def suits(self, config: HopperBackwardKernelConfig, problem: Problem) -> bool:
         """Whether a config computes what is wanted, in a fixed order if that is asked for."""
         return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
+
+
+def _resizing(config: HopperBackwardKernelConfig, setting: Setting) -> Resize:
+    """Return what resizes the recipe of a config that stores no dS."""
+    turns = config.orders_dq
+
+    def resize(other: Problem) -> Resized | None:
+        assert isinstance(other, BackwardProblem)
+        if turns and heads_in_order(other, config.d_head) != config.group_heads:
+            return None
+        (part,) = all_work(other).parts
+        columns = config.d_head if other.wanted.dq else 0
+        rows = row_blocks(other)
+        main = _geometry(config, part, setting).grid
+        after = (rows,) if columns and not turns else ()
+        return Resized(
+            (rows, main, *after, *sink_grids(other)),
+            stat_scratch(other, sum_columns=columns, orders_dq=turns),
+        )
+
+    return resize
 
 
 def _num_tiles(config: HopperBackwardKernelConfig, part: Part) -> int:

@@ -93,17 +93,20 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
     """Return how many heads of k run side by side. Where dQ is added, the tile of a head of k goes
     through all heads of q that share it, so that fewer of k are at work on as many rows of q."""
     if query_gradient is QueryGradient.ORDERED:
-        return _heads_in_order(problem, d_head)
+        return heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
         return max(2, GROUP_HEADS // problem.heads_per_kv)
     return GROUP_HEADS
 
 
-def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:
+def heads_in_order(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side if tiles take turns. The more heads, the fewer
     tiles wait for each other. The fewer, the more of their rows stay in L2. Short tiles, which an
     uneven mask leads to, need more heads."""
-    rows = max(1, problem.seq_q * problem.heads_per_kv)
+    longest = max(1, problem.seq_q)
+    if problem.per_batch:  # few kernels for the longest sequences of all batches
+        longest = 1 << (longest - 1).bit_length()
+    rows = longest * problem.heads_per_kv
     least, most = UNEVEN_COLUMNS if _is_uneven(problem) else EVEN_COLUMNS
     return min(max(ROWS_IN_L2[d_head] // rows, least // d_head), most // d_head)
 

@@ -42,6 +42,11 @@ class Parts:
         return self.parts[0].part_keys < self.parts[-1].part_key + self.parts[-1].part_keys
 
 
+def all_work(problem: Problem) -> Parts:
+    """Return one part with all of the work, which needs no workspace."""
+    return Parts((Part(0, problem.batch * problem.heads_k, 0, problem.seq_k),), 0)
+
+
 def split_work(problem: Problem, workspace_bytes: int) -> Parts:
     """Split the work into as few parts as a workspace of this size allows: by heads, or by ranges
     of keys as well.

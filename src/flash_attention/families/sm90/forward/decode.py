@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
@@ -26,6 +27,7 @@ LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
 MORE_KEYS = 2  # for each query; with fewer, tiles of a causal mask differ too much for even splits
 FEW_WAVES_8_BIT = 0.5  # products of 8 bits are faster, and FP8 kernels do not split keys
+TILE_ROWS = 2 * WARPGROUP_ROWS  # of the kernels of chunks
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -68,21 +70,34 @@ def why_not_decode(problem: Problem) -> str | None:
     return None
 
 
+class Steps(Enum):
+    """The kinds of steps of sequences that differ in length, which different kernels compute."""
+
+    DECODE = "a warpgroup has room for the queries of a sequence that share a head of k and v"
+    CHUNK = "tiles are so few that multiprocessors would stand idle, and their keys are many"
+    MANY_TILES = "tiles keep all multiprocessors busy"
+
+    @classmethod
+    def of(cls, problem: Problem, num_sms: int) -> Steps:
+        """Return the kind of a problem that is not idle."""
+        if problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
+            return cls.DECODE
+        if problem.seq_k < MORE_KEYS * problem.seq_q or problem.heads_per_kv > WARPGROUP_ROWS:
+            return cls.MANY_TILES
+        rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
+        eight_bits = problem.dtype == E4M3 and not problem.block_descales
+        waves = FEW_WAVES_8_BIT if eight_bits else FEW_WAVES
+        few = rows * problem.heads < waves * num_sms * TILE_ROWS
+        return cls.CHUNK if few else cls.MANY_TILES
+
+
 def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKernelConfig | None:
-    """Return the config for chunks of queries with so few tiles that multiprocessors would stand
-    idle, if their sequences differ in length and have many more keys."""
-    many_keys = problem.seq_k >= MORE_KEYS * problem.seq_q
-    if problem.idle or not (
-        problem.per_batch and many_keys and problem.heads_per_kv <= WARPGROUP_ROWS
-    ):
+    """Return the config for chunks of queries with few tiles, if their sequences differ in
+    length."""
+    if problem.idle or not problem.per_batch or Steps.of(problem, num_sms) is not Steps.CHUNK:
         return None
     config = heuristic(problem, arch)
     if isinstance(config, str):
-        return None
-    rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
-    eight_bits = problem.dtype == E4M3 and not problem.block_descales
-    waves = FEW_WAVES_8_BIT if eight_bits else FEW_WAVES
-    if rows * problem.heads >= waves * num_sms * config.B_r:
         return None
     return replace(
         config,

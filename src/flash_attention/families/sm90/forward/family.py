@@ -15,8 +15,9 @@ from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.family import Family
+from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
     MOST_GROUP_MIB,
@@ -24,9 +25,9 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.decode import choose_splits, without_counter
+from flash_attention.families.sm90.forward.decode import Steps, choose_splits, without_counter
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
-from flash_attention.families.sm90.forward.fit import check_fits
+from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
     SHORT,
     group_mib,
@@ -117,8 +118,12 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if split is None:
             tiles = problem.num_tiles(config.B_r)
             arguments = forward_args(problem, views)
-            counts = walk.counts_tiles and not problem.idle
-            return Recipe(features, (main,), arguments, counts_tiles=counts, tiles=tiles)
+            return Recipe(
+                *(features, (main,), arguments),
+                counts_tiles=walk.counts_tiles and not problem.idle,
+                tiles=tiles,
+                resize=_resizing(config, problem, walk, split, setting.num_sms),
+            )
         return Recipe(
             features,
             (main, *self._combining(config, problem, features, split, arch)),
@@ -127,6 +132,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
             arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
+            resize=_resizing(config, problem, walk, split, setting.num_sms),
         )
 
     def _combining(
@@ -205,6 +211,37 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if source is not None:
             size = min(max(config.group_mib * size // group_mib(source), 1), MOST_GROUP_MIB)
         return replace(config, group_mib=size)
+
+
+def _resizing(
+    config: HopperForwardKernelConfig,
+    problem: Problem,
+    walk: Walk,
+    split: KvSplits | None,
+    num_sms: int,
+) -> Resize | None:
+    """Return what resizes the recipe of a problem whose sequences differ in length, unless the
+    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths."""
+    if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
+        return None
+    kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
+    if problem.dtype == E4M3 and kind is not Steps.DECODE:
+        return None
+    rows = config.B_r
+    least = 1 if walk is Walk.PACKED else 0
+    most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
+
+    def resize(other: Problem) -> Resized | None:
+        if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
+            return None
+        if split is not None:
+            return Resized(((split.ctas, 1, 1),), split.scratch(other, config.consumers))
+        tiles = other.num_tiles(rows)
+        if tiles > MAX_GRID_X:
+            check_tiles(config, other)
+        return Resized(((min(max(tiles, least), most), 1, 1),))
+
+    return resize
 
 
 def _features(

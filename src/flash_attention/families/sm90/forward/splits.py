@@ -76,8 +76,8 @@ class KvSplits:
     @classmethod
     def on_device(cls, problem: Problem, block_keys: int, ctas: int) -> KvSplits:
         """Make splits that `ctas` CTAs compute from the lengths of the sequences."""
-        whole = cls.whole(problem, block_keys)
-        return replace(whole, kind=SplitKind.ON_DEVICE, one_launch=True, ctas=ctas)
+        together = cls.whole(problem, block_keys).heads_together
+        return cls(SplitKind.ON_DEVICE, 1, 1, together, one_launch=True, ctas=ctas)
 
     def within_tiles(self) -> KvSplits:
         """Return splits that do not span tiles, or these ones if those would be much longer."""

@@ -35,9 +35,11 @@ def describe(
     size = view.dtype.itemsize
     strides = []
     for dim in (2, 1, 0):
-        # torch may report any stride for a dimension of size 1, and TMA does not use it.
-        unused = -(-d_head * size // ALIGNMENT) * ALIGNMENT
-        stride = size * view.strides[dim] if view.shape[dim] > 1 else unused
+        stride = size * view.strides[dim]
+        usable = 0 < stride < MAX_STRIDE_BYTES and stride % ALIGNMENT == 0
+        if view.shape[dim] == 1 and not usable:
+            # torch may report any stride for a dimension of size 1, and TMA does not use it.
+            stride = -(-d_head * size // ALIGNMENT) * ALIGNMENT
         if stride >= MAX_STRIDE_BYTES:
             raise UnsupportedError(
                 f"the {DIMS[dim]} stride of {view.name} is {stride} bytes; TMA takes less than"
