@@ -237,7 +237,7 @@ def test_what_is_not_known_of_other_lengths_is_planned_from_the_start() -> None:
 
 def test_a_plan_of_one_row_serves_many(gpus: Gpus) -> None:
     model = Plan(paged([1], [9]), arch=ARCHES["sm_90"])
-    call = paged([3, 40, 1], [77, 90, 1])
+    call = paged([3, 10, 1], [77, 90, 1])
     resized = model.resized(call)
     assert resized is not None
     fresh = Plan(call, arch=ARCHES["sm_90"])
@@ -249,7 +249,7 @@ def test_a_plan_of_one_row_serves_many(gpus: Gpus) -> None:
 def test_kernels_of_other_lengths_give_what_attention_is(name: str) -> None:
     torch.manual_seed(1)
     model = Plan(paged([1, 1], [30, 40], return_lse=True), arch=ARCHES[name])
-    call = filled(paged([1, 7, 1, 20], [33, 7, 100, 52], 9, return_lse=True))
+    call = filled(paged([1, 7, 1, 16], [33, 7, 100, 52], 9, return_lse=True))
     resized = model.resized(call)
     assert resized is not None
     found = emulate_plan(resized, call, Settings())

@@ -11,7 +11,7 @@ import torch
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.decode import BLOCK_KEYS, choose_splits
+from flash_attention.families.sm90.forward.decode import BLOCK_KEYS, Steps, choose_splits
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.splits import KvSplits
@@ -41,9 +41,9 @@ def chosen(problem: Problem, split_keys: int | None = None) -> KvSplits | None:
     features = SM90.features(config, problem, split=kv_splits)
     assert (features.splits, features.heads_together) == (kv_splits.kind, kv_splits.heads_together)
     assert recipe_of(config, problem, num_sms=SMS, split=kv_splits).features == features
-    assert (
-        (kv_splits.key_blocks - 1) * config.B_c < problem.seq_k <= kv_splits.key_blocks * config.B_c
-    )
+    if kv_splits.kind is not SplitKind.ON_DEVICE:
+        last = kv_splits.key_blocks * config.B_c
+        assert last - config.B_c < problem.seq_k <= last
     return kv_splits
 
 
@@ -103,7 +103,6 @@ def test_many_entries_are_not_split(heads: int, kv_splits: KvSplits | None) -> N
     [
         {"seq_q": 17},
         {"heads": 520},
-        {"total_q": 1},
         {"seq_k": 0},
         {"d_head": 264},
     ],
@@ -122,7 +121,6 @@ def test_a_window_that_hides_most_keys_is_not_split() -> None:
     ("change", "why"),
     [
         ({"seq_q": 17}, "17 queries of 4 heads that share one of k and v do not fit in 64 rows"),
-        ({"total_q": 1}, "q is packed (cu_seqlens_q), and the keys of packed queries"),
         ({"seq_k": 0}, "there is nothing to compute"),
         ({"d_head": 264}, "d_head"),
         ({"window": (99, 0), "heads": 8}, "the window shows lie in few of any splits, and no"),
@@ -147,6 +145,42 @@ def test_every_head_dimension_has_a_config(d_head: int, heads: int) -> None:
     problem = replace(DECODE, d_head=d_head, d_v=d_head, heads=heads, seqused_k=True)
     assert chosen(problem) is not None
     assert chosen(replace(problem, page_keys=16, pages=1000)) is not None
+
+
+@pytest.mark.parametrize("lengths", [{"seqused_k": True}, {"total_q": 7}])
+@pytest.mark.parametrize(("d_head", "ctas"), [(128, 2 * SMS), (256, SMS)])
+def test_the_device_splits_sequences_that_differ_in_length(
+    lengths: dict[str, object], d_head: int, ctas: int
+) -> None:
+    for batch, seq_k in ((1, 64), (7, 5000), (300, 100_000)):
+        problem = replace(DECODE, batch=batch, seq_k=seq_k, d_head=d_head, d_v=d_head, **lengths)  # type: ignore[arg-type]
+        kv_splits = chosen(problem)
+        assert kv_splits == KvSplits(SplitKind.ON_DEVICE, 1, 1, 4, one_launch=True, ctas=ctas)
+        assert kv_splits.num_ctas(problem, consumers=1) == ctas
+        # Every CTA has two partial results of four rows at most, whatever the lengths.
+        assert kv_splits.scratch(problem, 1) == {
+            "o_partial": 2 * ctas * 4 * d_head * 4,
+            "lse_partial": 2 * ctas * 4 * 4,
+        }
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (Steps.DECODE, {"total_q": 300, "batch": 100, "seq_q": 16}),
+        (Steps.CHUNK, {"total_q": 100, "batch": 84, "seq_q": 17}),
+        (Steps.CHUNK, {"total_q": 1055, "seq_q": 1055}),
+        (Steps.MANY_TILES, {"total_q": 1056, "seq_q": 1056}),
+        (Steps.CHUNK, {"total_q": 1055, "seq_q": 1055, "seq_k": 2110}),
+        (Steps.MANY_TILES, {"total_q": 1055, "seq_q": 1055, "seq_k": 2109}),
+        (Steps.MANY_TILES, {"batch": 11, "seq_q": 100, "seqused_k": True}),
+        (Steps.CHUNK, {"batch": 10, "seq_q": 100, "seqused_k": True}),
+    ],
+)
+def test_chunks_of_few_tiles_are_split_too(kind: Steps, change: dict[str, object]) -> None:
+    problem = replace(DECODE, **change)  # type: ignore[arg-type]
+    assert Steps.of(problem, SMS) is kind
+    assert (chosen(problem) is None) is (kind is Steps.MANY_TILES)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 200])

@@ -160,9 +160,9 @@ def test_decoding_leaves_no_field_idle(
     )
     with refused(message):
         resolve(replace(ONE_EACH, **change), features)
-    even = splits is SplitKind.EVEN
+    walks = {SplitKind.EVEN: Walk.STREAM_K, SplitKind.ON_DEVICE: Walk.ON_DEVICE}
     resolved = resolve(ONE_EACH, features)
-    assert resolved.walk(ONE_EACH.tile_order) is (Walk.STREAM_K if even else Walk.ONE_EACH)
+    assert resolved.walk(ONE_EACH.tile_order) is walks.get(splits, Walk.ONE_EACH)
 
 
 def test_only_walks_that_take_tiles_from_a_counter_have_one() -> None:
@@ -193,6 +193,8 @@ def test_parts_of_a_row_end_without_the_sink() -> None:
     assert sink in unit_of(ONE_EACH, Sm90Features(sinks=True, decode=True)).source
     for splits in (SplitKind.FIXED, SplitKind.EVEN):
         assert none in unit_of(ONE_EACH, Sm90Features(sinks=True, splits=splits)).source
+    on_device = Sm90Features(sinks=True, per_batch=True, splits=SplitKind.ON_DEVICE)
+    assert sink in unit_of(ONE_EACH, on_device).source  # some rows have no parts
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,18 @@ def test_parts_of_a_row_end_without_the_sink() -> None:
         (
             ONE_EACH,
             Sm90Features(decode=True, heads_together=7, page_keys=16),
-            ("rows::GroupedHeads<7>", "pages::Paged<16>"),
+            ("rows::GroupedHeads<7>", "pages::PanelBoxes<16>"),
         ),
-        (ONE_EACH, Sm90Features(per_batch=True, page_keys=12), ("pages::SmallPaged<12>",)),
+        (
+            ONE_EACH,
+            Sm90Features(per_batch=True, page_keys=24, whole_rows=True),
+            ("pages::GroupBoxes<24>",),
+        ),
+        (
+            ONE_EACH,
+            Sm90Features(decode=True, splits=SplitKind.ON_DEVICE, one_launch=True),
+            ("tile_order::OnDevice", "output::WholeOrCombined", "splits::OnDevice"),
+        ),
         (ONE_EACH, Sm90Features(), ("rows::OneHead", "pages::Contiguous", "splits::Whole")),
     ],
 )

@@ -46,13 +46,15 @@ def choose_splits(
         )
     if why := why_not_decode(problem):
         chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
-        return why if chunk is None else (chunk, KvSplits.on_device(problem, chunk.B_c, num_sms))
+        splits = chunk and without_counter(chunk, problem, num_sms)
+        return why if chunk is None or splits is None else (chunk, splits)
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     if problem.per_batch and split_keys is None:
-        ctas = config.side_by_side * num_sms
-        return config, KvSplits.on_device(problem, config.B_c, ctas)
+        on_device = without_counter(config, problem, num_sms)
+        assert on_device is not None
+        return config, on_device
     blocks = -(-problem.seq_k // config.B_c)
     least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
     kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
@@ -108,16 +110,15 @@ def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKe
     )
 
 
-def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> KvSplits | None:
-    """Return one split of all keys where sequences differ in length and no counter hands out their
-    tiles: a tile has all queries of a sequence, as in the kernels of decoding."""
+def without_counter(
+    config: HopperForwardKernelConfig, problem: Problem, num_sms: int = 1
+) -> KvSplits | None:
+    """Return splits on the device where sequences differ in length and no counter hands out their
+    tiles."""
     plain = config.specialised and not (config.own_output or config.direct_output)
-    asked = plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch
-    if not asked or problem.total_q is not None:
+    if not (plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch):
         return None
-    if problem.idle:
-        return KvSplits.whole(problem, config.B_c, heads_together=1)
-    return KvSplits.whole(problem, config.B_c) if why_not_decode(problem) is None else None
+    return KvSplits.on_device(problem, config.B_c, config.side_by_side * num_sms)
 
 
 def splits_of(

@@ -105,7 +105,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         views: Sequence[TensorView],
         setting: Setting,
     ) -> Recipe:
-        arch, split = setting.arch, setting.split or without_counter(config, problem)
+        arch = setting.arch
+        split = setting.split or without_counter(config, problem, setting.num_sms)
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)

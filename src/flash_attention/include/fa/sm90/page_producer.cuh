@@ -62,7 +62,9 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   __device__ void load(Tile tile, Work meanwhile) {
     const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
     table_ = args_.block_table + tile.batch * args_.block_table_stride;
-    kv_head_ = kv_head<Config>(tile, args_);
+    const int head = kv_head<Config>(tile, args_);
+    k_head_ = Pages::template head_at<KVTile>(head, args_.k_stride.head);
+    v_head_ = Pages::template head_at<KVTile>(head, args_.v_stride.head);
     ahead_.read(end - 1, sharer(), table_, sequence_.k_len);
     int block = end - 1;
     // V is needed later than K, so one of its warps waits for Q's buffer.
@@ -88,16 +90,17 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   __device__ void load_k(int block) {
     numbers_ = ahead_;
     ahead_.read(block - 1, sharer(), table_, sequence_.k_len);
-    if (kWarps == 1 || warp_id() % 2 == 0) load_keys(smem_.k_pipeline(), maps_.k, block);
+    if (kWarps == 1 || warp_id() % 2 == 0) load_keys(smem_.k_pipeline(), maps_.k, k_head_, block);
   }
 
   __device__ void load_v(int block) {
-    if (kWarps == 1 || warp_id() % 2 == 1) load_keys(smem_.v_pipeline(), maps_.v, block);
+    if (kWarps == 1 || warp_id() % 2 == 1) load_keys(smem_.v_pipeline(), maps_.v, v_head_, block);
     ring_.advance();
   }
 
   // The warp's boxes of a block.
-  __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, int block) {
+  __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, int head,
+                            int block) {
     to.acquire(ring_);  // all have released the stage
     const KVTile buffer = to.tile(ring_.stage);
     const ptx::Mbarrier full = to.full(ring_.stage);
@@ -107,7 +110,7 @@ class PageProducer : public LeadingProducer<Config, Memory> {
     for (int i = 0; i < Numbers::kPerLane; ++i)
       if (const int box = Numbers::box(i, sharer()); box < Numbers::kBoxes) {
         const int row = box * Numbers::kBoxKeys;
-        Pages::load_box(buffer, row, map, full, kv_head_,
+        Pages::load_box(buffer, row, map, full, head,
                         (block * Config::kBC + row) % Pages::kPageKeys, numbers_.number[i]);
       }
   }
@@ -115,9 +118,10 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   static __device__ bool leads() { return lane_id() == 0; }
   static __device__ int sharer() { return kSharers == 1 ? 0 : warp_id() / 2; }
 
-  using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
+  using Base::args_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
   using Base::tile_parity_;
   const int* table_;         // of the sequence
+  int k_head_, v_head_;      // where the tile's head is in the tensor maps
   Numbers numbers_, ahead_;  // of the block that is loaded, and of the next one
 };
 
@@ -144,15 +148,20 @@ struct PanelBoxes : ByWarps<PageKeys> {
   using Producer = PageProducer<Config, Memory, PanelBoxes>;
 
   template <class KVTile>
+  static __device__ int head_at(int kv_head, i64 /*stride*/) {
+    return kv_head;
+  }
+
+  template <class KVTile>
   static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
-                                  int kv_head, int key, int page) {
+                                  int head, int key, int page) {
     static_assert(
         ByWarps<PageKeys>::template kBoxKeys<KVTile::kRows> * KVTile::kRowBytes % 128 == 0,
         "TMA writes to multiples of 128 bytes");
 #pragma unroll
     for (int p = 0; p < KVTile::kCount; ++p)
       ptx::tma_load_4d(tile.panel(p) + row * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
-                       kv_head, key, page);
+                       head, key, page);
   }
 };
 
@@ -163,11 +172,16 @@ struct GroupBoxes : ByWarps<PageKeys> {
   template <class Config, class Memory>
   using Producer = PageProducer<Config, Memory, GroupBoxes>;
 
+  // The panels of all heads are one dimension of the tensor map.
+  template <class KVTile>
+  static __device__ int head_at(int kv_head, i64 stride) {
+    return static_cast<int>(kv_head * (stride / KVTile::kColumns));
+  }
+
   template <class KVTile>
   static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
-                                  int kv_head, int key, int page) {
-    ptx::tma_load_5d(tile.group(row / kGroupRows), map, full, 0, 0, kv_head * KVTile::kCount,
-                     key / kGroupRows, page);
+                                  int head, int key, int page) {
+    ptx::tma_load_5d(tile.group(row / kGroupRows), map, full, 0, 0, head, key / kGroupRows, page);
   }
 };
 

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stream-K on the device: sequences of any lengths, whose keys the kernel itself splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import attention
+from flash_attention.arch import MEASURED_ARCH
+from flash_attention.call.call import Call
+from flash_attention.compile import compile_kernel
+from flash_attention.families.sm90.forward.features import SplitKind
+from flash_attention.launch import device
+from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
+from flash_attention_workbench.mends import NUMBERS
+from ptx_emulator import SCHEDULES
+from ptx_emulator.report.mends import DEADLOCK
+from tests.emulator.edits import Edit
+from tests.families.sm90.planted import kinds_caught
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+
+@pytest.fixture(autouse=True)
+def more_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a sequence has many parts in the emulator."""
+    monkeypatch.setattr(device, "EMULATED_SMS", 6)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a serving engine: packed queries of sequences over pages, or padded ones."""
+
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    page: int = 16
+    heads: int = 4
+    heads_k: int = 2
+    d: int = 64
+    padded: bool = False
+    sinks: bool = False
+    keywords: tuple[tuple[str, Any], ...] = (("causal", True),)
+
+    def call(self, place: str = "cpu", seed: int = 0) -> Call:
+        """The call with random tensors, pages in random order, and NaN behind the last keys."""
+        random = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=random).to(place, torch.bfloat16)
+
+        batch, width = len(self.queries), -(-max(self.keys) // self.page)
+        pages = [-(-count // self.page) for count in self.keys]
+        order = torch.randperm(sum(pages) + 2, generator=random).to(torch.int32)
+        table = torch.full((batch, width), 1 << 20, dtype=torch.int32)  # no page beyond the last
+        k, v = (draw(sum(pages) + 2, self.page, self.heads_k, self.d) for _ in range(2))
+        for sequence, (used, count) in enumerate(zip(pages, self.keys, strict=True)):
+            own, order = order[:used], order[used:]
+            table[sequence, :used] = own
+            if count % self.page:
+                k[own[-1], count % self.page :] = v[own[-1], count % self.page :] = torch.nan
+        rows = (batch, max(self.queries)) if self.padded else (sum(self.queries),)
+        starts = {
+            "cu_seqlens_q": cu_seqlens(self.queries, place),
+            "max_seqlen_q": max(self.queries),
+        }
+        sinks = torch.randn(self.heads, generator=random).to(place) if self.sinks else None
+        return Call(
+            draw(*rows, self.heads, self.d),
+            k,
+            v,
+            **({} if self.padded else starts),
+            block_table=table.to(place),
+            seqused_k=torch.tensor(self.keys, dtype=torch.int32, device=place),
+            sinks=sinks,
+            return_lse=True,
+            **dict(self.keywords),
+        )
+
+
+WINDOW = (("window", (70, 3)),)
+STEPS = {
+    "decodes": Step((1, 1, 1), (500, 1, 77)),
+    "a long sequence": Step((1,), (3000,), page=64, heads_k=1),
+    "forty sequences": Step((1,) * 40, tuple(range(3, 83, 2)), heads_k=4),
+    "no queries, no keys": Step((1, 0, 1, 0, 1), (300, 40, 0, 0, 200), sinks=True),
+    "speculative": Step((4, 2, 4), (300, 99, 4), d=128, page=32),
+    "padded": Step((2, 2, 2), (700, 2, 65), padded=True, heads=6, page=8),
+    "pages of 1": Step((1, 1), (40, 9), page=1),
+    "pages of 3, 7 heads of a group": Step((1, 2), (90, 300), page=3, heads=14),
+    "pages of 256, d 256": Step((1, 1), (600, 256), page=256, d=256),
+    "a window": Step((1, 3, 1), (900, 300, 64), keywords=WINDOW, sinks=True),
+    "everything at once": Step(
+        (3, 1, 2), (333, 500, 2), d=128, sinks=True, keywords=(*WINDOW, ("softcap", 15.0))
+    ),
+    "a chunk": Step((40, 1, 0, 3), (900, 33, 0, 500), d=128),
+    "chunks with a window": Step((70, 1, 20), (300, 700, 1500), page=64, keywords=WINDOW),
+    "a padded chunk, 3 heads of a group": Step(
+        (30, 30), (300, 700), heads=3, heads_k=1, padded=True
+    ),
+}
+
+
+def planned(call: Call) -> Plan:
+    plan = Plan(call, arch=MEASURED_ARCH)
+    assert plan.recipe.features.splits is SplitKind.ON_DEVICE  # type: ignore[attr-defined]
+    return plan
+
+
+def assert_right(call: Call, out: Tensor, lse: Tensor | None) -> None:
+    keywords = {k: v for k, v in call.keywords().items() if not k.startswith("max_seqlen")}
+    check = check_output(out, *call[:3], **keywords)
+    assert check.ok, str(check)
+    assert lse is not None
+    seen = check_lse(lse, *call[:2], **keywords)
+    assert seen.ok, str(seen)
+
+
+def assert_emulated_right(call: Call, schedule: str = SCHEDULES[0]) -> None:
+    result = emulate_plan(planned(call), call, Settings(schedule))
+    assert list(map(str, result.findings)) == []
+    assert_right(call, result.output, result.lse)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_are_right(name: str) -> None:
+    assert_emulated_right(STEPS[name].call())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["no queries, no keys", "a chunk"])
+def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
+    assert_emulated_right(STEPS[name].call(), schedule)
+
+
+def test_contiguous_keys_are_split_too() -> None:
+    call = STEPS["decodes"].call()
+    k, v = (torch.randn(3, 500, 2, 64).bfloat16() for _ in range(2))
+    assert_emulated_right(call._replace(k=k, v=v, block_table=None))
+
+
+def test_a_cache_of_k_and_v_together_is_read_in_place() -> None:
+    step = STEPS["speculative"]
+    call = step.call()
+    both = torch.cat([call.k, call.v], dim=-1).transpose(1, 2).contiguous().transpose(1, 2)
+    k, v = both.split(step.d, dim=-1)
+    assert k.stride() == v.stride() != call.k.stride()
+    assert_emulated_right(call._replace(k=k, v=v))
+
+
+ORDER, OUTPUT = "sm90/tile_order/on_device.cuh", "sm90/output/whole_or_combined.cuh"
+MUTATIONS = {
+    "a part is left out": (NUMBERS, Edit(OUTPUT, "n + i < count ?", "n + i + 1 < count ?")),
+    "the first CTA to arrive combines": (
+        "uninitialised-global",
+        Edit(OUTPUT, "== pieces.count() - 1;", "== 0;"),
+    ),
+    "no fence before the arrival": (
+        "cta-write-conflict",
+        Edit(OUTPUT, "__threadfence();  // other CTAs see the part before this one arrives"),
+    ),
+    "parts of two tiles in one place": (NUMBERS, Edit(OUTPUT, " + (n == 0), row)", ", row)")),
+    "a tile without keys is nobody's": (NUMBERS, Edit(ORDER, "blocks_ = max(blocks_, 1);")),
+    "the mail is overwritten": (
+        "race",
+        Edit("sm90/shared_memory.cuh", "ptx::mbarrier_wait(mail.empty, parity ^ 1);"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mistakes_are_found(name: str, tmp_path: Path) -> None:
+    caught_by, edit = MUTATIONS[name]
+    call = Step((1, 0, 1, 0, 1), (1000, 40, 0, 0, 2400), sinks=True).call()
+    right = partial(assert_right, call)
+    caught = kinds_caught(edit, tmp_path, planned(call), call, right)
+    assert caught_by in caught or DEADLOCK in caught, caught
+
+
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize("queries", [1, 40])
+def test_kernels_do_not_spill(d: int, queries: int) -> None:
+    plan = planned(Step((queries,), (900,), d=d, heads=8 if queries == 1 else 4).call())
+    unit = plan.recipe.steps[0].unit
+    resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
+    assert resources.spill_store_bytes == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_are_right_on_a_gpu(name: str) -> None:
+    call = STEPS[name].call("cuda")
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
+    assert_right(call, out, lse)
+
+
+def random_step(seed: int) -> Step:
+    """A step with lengths of up to 32k keys: decodes, chunks, or a mixture of both."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(least: int, most: int) -> int:
+        return int(torch.randint(least, most + 1, (), generator=draw))
+
+    def length(most: int) -> int:
+        return min(most, int(2 ** (torch.rand((), generator=draw) * 15)) - 1)
+
+    heads_k, d = 2 ** number(0, 3), (64, 128, 256)[number(0, 2)]
+    batch = 2 ** number(0, 5)
+    queries = [number(0, 1) or 1 for _ in range(batch)]
+    for _ in range(number(0, 2)):
+        queries[number(0, batch - 1)] = number(0, 400)
+    keys = [max(length(32767), 0 if number(0, 9) == 0 else n) for n in queries]
+    keywords: list[tuple[str, Any]] = [("causal", True)]
+    if number(0, 2) == 0:
+        keywords = [("window", (number(0, 2000), number(0, 5)))]
+    if number(0, 3) == 0:
+        keywords.append(("softcap", 20.0))
+    page = (1, 2, 3, 8, 16, 16, 16, 32, 64, 128, 256)[number(0, 10)]
+    if not any(queries) or not any(keys):
+        queries[0], keys[0] = 1, 5
+    return Step(
+        *(tuple(queries), tuple(keys), page, heads_k * 2 ** number(0, 3), heads_k, d),
+        sinks=number(0, 1) == 1,
+        keywords=tuple(keywords),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("hundred", range(10))
+def test_a_thousand_random_steps_are_right(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        call = random_step(seed).call("cuda", seed)
+        out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
+        try:
+            assert_right(call, out, lse)
+        except AssertionError as error:
+            raise AssertionError(f"step {seed}: {random_step(seed)}") from error
+
+
+@pytest.mark.gpu
+def test_a_graph_replays_other_lengths() -> None:
+    made = STEPS["a chunk"].call("cuda")
+    arguments = made.keywords()
+
+    def run() -> Tensor:
+        return attention(*made[:3], **arguments)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    for used in ((900, 33, 0, 500), (41, 0, 7, 3), (600, 1, 9, 77)):
+        arguments["seqused_k"].copy_(torch.tensor(used, dtype=torch.int32))
+        out.fill_(torch.nan)
+        graph.replay()
+        torch.testing.assert_close(out, run(), rtol=0, atol=0)
