@@ -154,8 +154,9 @@ def test_a_config_that_cannot_be_cut_is_refused() -> None:
 
 def test_what_does_not_fit_is_refused_when_a_recipe_is_asked_for() -> None:
     used = torch.zeros(1, dtype=torch.int32, device="meta")
-    with pytest.raises(UnsupportedError, match=r"TileOrder.ONE_EACH: pass one with TileOrder.DYN"):
-        recipe(GIVEN, 100, 4096, seqused_k=used)
+    in_turn = replace(GIVEN, tile_order=TileOrder.PERSISTENT)
+    with pytest.raises(UnsupportedError, match=r"TileOrder.PERSISTENT: pass one with TileOrder.D"):
+        recipe(in_turn, 100, 4096, seqused_k=used)
     half = HopperForwardKernelConfig(DType.FP16, 64, 1, 64, 1, tma=True)
     with pytest.raises(UnsupportedError, match=r"config is for torch.float16"):
         recipe(half, 100, 4096)

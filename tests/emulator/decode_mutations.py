@@ -49,8 +49,7 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
 SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
-EVEN, FIXED = "sm90/tile.cuh", "sm90/tile.cuh"
-KEY_PARTS = "sm90/tile.cuh"
+EVEN = FIXED = KEY_PARTS = "sm90/splits.cuh"
 DEALT, PACKED = "sm90/tile_order.cuh", "sm90/tile_order.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output.cuh"
 COMBINED_ROW, COMBINED = "sm90/combined_row.cuh", "sm90/output/combined.cuh"

@@ -30,7 +30,7 @@ EMPTY = "to.acquire(ring_);"
 FULL_K = "smem_.k_pipeline().wait(k_);"
 RELEASED_V = "smem_.v_pipeline().release(v_);"
 STORES_READ = "if (lane_id() == 0) ptx::tma_wait_read();"
-HEIGHT = "8 * Base::kRowBytes"
+HEIGHT = "kGroupBytes, Base::kRowBytes"
 
 UNCOMMITTED_SCORES = Mutation(
     "no commit before the wait for S",
@@ -162,7 +162,7 @@ MUTATIONS = (
         "wrong stride in the descriptors",
         NUMBERS,
         PING_PONG,
-        tuple(Edit(SHAPE, HEIGHT, HEIGHT.replace("8", "4")) for _ in range(2)),
+        tuple(Edit(SHAPE, HEIGHT, HEIGHT.replace(",", " / 2,")) for _ in range(2)),
     ),
     Mutation(
         "keys beyond the end are not masked",

@@ -73,7 +73,11 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
             for config in orders:
                 yield Sm90Features(mask, on, on, sinks=on).bindings(config)
     yield Sm80Features(per_batch=True, page_keys=16).bindings()
-    yield Sm90Features(per_batch=True, page_keys=1).bindings(hopper)
+    for page in (1, 16):
+        pages = Sm90Features(per_batch=True, page_keys=page)
+        yield pages.bindings(hopper)
+        yield (pages.pages(hopper.B_c),)
+    yield Sm90Features(per_batch=True, page_keys=16, whole_rows=True).bindings(hopper)
     for splits in SplitKind:
         short = Sm90Features(heads_together=4, decode=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)

@@ -53,7 +53,8 @@ class Missing:
     @property
     def edit(self) -> Edit:
         bound = re.search(rf"using {self.slot} = fa::([\w:]+)", self.source)
-        name = bound[1] if bound else f"sm90::{self.slot}"
+        base = "LeadingProducer" if self.slot == "Producer" else self.slot
+        name = bound[1] if bound else f"sm90::{base}"
         header, kind = defined_types()[name], name.rpartition("::")[2]
         text = (INCLUDE_DIR / header).read_text()
         opened = re.search(rf"^(?:struct|class) {kind}\b[^;{{]*\{{", text, re.MULTILINE)
@@ -105,7 +106,7 @@ def test_a_variant_that_lacks_a_member_is_named_first(missing: Missing, tmp_path
 
 
 def test_splits_that_say_no_parts_are_named_where_parts_are_combined(tmp_path: Path) -> None:
-    edit = Edit("sm90/tile.cuh", " end_split(", " no_end_split(", after="struct Even")
+    edit = Edit("sm90/splits.cuh", " end_split(", " no_end_split(", after="struct Even")
     include = edited_headers([edit], tmp_path)
     assert '"Splits: ' in first_error(
         combine_unit(DType.BF16, EVEN, 64, 128, "sm_90a").source, include

@@ -190,12 +190,8 @@ def test_strides_of_the_output_and_the_table_are_followed() -> None:
     assert bool((room == 7.0).all())
 
 
-@pytest.mark.parametrize("launches", ONE_OR_TWO)
 @pytest.mark.parametrize("page_keys", [0, 16])
-def test_short_queries_are_split_unasked(
-    page_keys: int, launches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
+def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "EMULATED_SMS", 12)
     used = (700, 513, 0)
     case = Case("", 2, 720, batch=3, used=used, heads=6, heads_k=2, causal=True, sinks=True)
@@ -205,14 +201,13 @@ def test_short_queries_are_split_unasked(
         table = shuffled_table(3, 720 // page_keys)
         k, v = (in_pages(t, table, page_keys) for t in (call.k, call.v))
         asked = asked._replace(k=k, v=v, block_table=table)
-    plan, key_blocks = Plan(asked), 12
-    features, arguments = plan.recipe.features, plan.bind(asked)
+    plan = Plan(asked)
+    features = plan.recipe.features
     assert isinstance(features, Sm90Features)
-    assert (features.splits, features.heads_together) == (SplitKind.FIXED, 3)
-    assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
+    assert (features.splits, features.heads_together) == (SplitKind.ON_DEVICE, 3)
     assert plan.choice.rule is Rule.DECODE
-    assert plan.recipe.num_splits == plan.recipe.steps[0].geometry.grid[0] == 12
-    assert len(plan.recipe.steps) == launches
+    assert plan.recipe.num_splits == plan.recipe.steps[0].geometry.grid[0] == 24
+    assert len(plan.recipe.steps) == 1
     result = plan.run(asked)
     assert isinstance(result, tuple)
     call.assert_right(*result)

@@ -89,17 +89,20 @@ def test_entries_of_their_own_lengths_are_walked_by_resident_ctas(seq_q: int, ct
     assert grid(DYNAMIC, problem, num_sms=59) == (ctas, 1, 1)
 
 
-@pytest.mark.parametrize("order", [TileOrder.ONE_EACH, TileOrder.PERSISTENT])
 @pytest.mark.parametrize(
     "change", [{"total_q": 900}, {"total_k": 900}, {"seqused_k": True}], ids=str
 )
-def test_entries_of_their_own_lengths_need_the_counter(
-    change: dict[str, Any], order: TileOrder
+def test_entries_of_their_own_lengths_have_a_counter_or_splits_on_the_device(
+    change: dict[str, Any],
 ) -> None:
     problem = replace(PROBLEM, **change)
-    with pytest.raises(UnsupportedError, match=f"tile_order=TileOrder.{order.name}: pass one with"):
-        recipe_of(in_order(HOPPER, order), problem)
+    in_turn = in_order(HOPPER, TileOrder.PERSISTENT)
+    with pytest.raises(UnsupportedError, match=r"tile_order=TileOrder.PERSISTENT: pass one with"):
+        recipe_of(in_turn, problem)
     assert recipe_of(DYNAMIC, problem).counts_tiles
+    features = recipe_of(in_order(HOPPER, TileOrder.ONE_EACH), problem).features
+    assert isinstance(features, Sm90Features)
+    assert features.splits is SplitKind.ON_DEVICE
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,9 @@ def test_what_is_asked_is_in_the_features() -> None:
     asked = replace(
         PROBLEM, window=(5, 0), softcap=2.0, seqused_k=True, page_keys=64, pages=9, sinks=True
     )
-    assert SM90.features(DYNAMIC, asked) == Sm90Features(MaskKind.WINDOW, True, True, 64, True)
+    wanted = Sm90Features(MaskKind.WINDOW, True, True, 64, True, whole_rows=True)
+    assert SM90.features(DYNAMIC, asked) == wanted
+    assert not SM90.features(DYNAMIC, replace(asked, aligned_heads=False)).whole_rows
     assert SM90.features(HOPPER, PROBLEM, return_lse=True) == Sm90Features()
 
 

@@ -44,6 +44,8 @@ def choose_splits(
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
+    if split_keys is not None and problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and its keys are not split every split_keys"
     if why := why_not_decode(problem):
         chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
         splits = chunk and without_counter(chunk, problem, num_sms)

@@ -125,10 +125,6 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   Numbers numbers_, ahead_;  // of the block that is loaded, and of the next one
 };
 
-}  // namespace fa::sm90
-
-namespace fa::sm90::pages {
-
 // A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists.
 template <int PageKeys>
 struct ByWarps {
@@ -139,6 +135,10 @@ struct ByWarps {
   template <class Config>
   static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
 };
+
+}  // namespace fa::sm90
+
+namespace fa::sm90::pages {
 
 // A box has the keys that a page and a block have in common, and the columns of a panel.
 template <int PageKeys>

@@ -89,10 +89,17 @@ class LeadingProducer {
   }
 };
 
+template <class T, class KVTile>
+concept LoadsBlocks =
+    requires(KVTile tile, const TensorMap& map, ptx::Mbarrier full, const attn::Sequence& sequence,
+             const ForwardKernelArgs& args) { T::load(tile, map, full, 0, 0, 0, sequence, args); };
+
 template <class Config, class Memory>
 class Producer : public LeadingProducer<Config, Memory> {
   using Base = LeadingProducer<Config, Memory>;
   using KVTile = typename Memory::KVTile;
+  static_assert(LoadsBlocks<typename Config::Pages, KVTile>,
+                "Pages: load(tile, map, full, kv_head, key, batch, sequence, args)");
 
  public:
   static constexpr bool kByWarp = Config::TileOrder::kByWarp;
@@ -154,16 +161,11 @@ concept PagesSlot = requires {
 };
 
 template <class T, class Config>
-concept QueriesSlot = requires(const Producer<Config, SharedMemory<Config>>& producer, Tile tile) {
-  T::expect(producer, tile);
-};
+concept QueriesSlot = requires(const LeadingProducer<Config, SharedMemory<Config>>& producer,
+                               Tile tile) { T::expect(producer, tile); };
 
 // How many keys a page and a key block have in common: the largest box that lies in one of both.
 __device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
-
-}  // namespace fa::sm90
-
-namespace fa::sm90::pages {
 
 // One thread loads whole blocks, or pages one after the other.
 struct OneProducer {
@@ -173,6 +175,10 @@ struct OneProducer {
   template <class Config, class Memory>
   using Producer = sm90::Producer<Config, Memory>;
 };
+
+}  // namespace fa::sm90
+
+namespace fa::sm90::pages {
 
 // The keys of a sequence are contiguous in their tensor.
 struct Contiguous : OneProducer {

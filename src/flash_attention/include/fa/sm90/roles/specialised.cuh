@@ -17,9 +17,8 @@ namespace fa::sm90 {
 template <class Config>
 __device__ constexpr bool check_specialised_slots() {
   static_assert(check_slots<Config>());
-  static_assert(
-      PagesSlot<typename Config::Pages, Config>,
-      "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args)");
+  static_assert(PagesSlot<typename Config::Pages, Config>,
+                "Pages: kBoxKeys<Keys>, kWarps<Config>, kGrouped, Producer<Config, Memory>");
   static_assert(DescaleSlot<typename Config::Descale>,
                 "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");
@@ -54,8 +53,9 @@ __device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args
   static_assert(check_specialised_slots<Config>());
   static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
   static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
-  static_assert(PrefetchingProducer<Producer<Config, Memory>>, "Producer: what Queries needs");
   using Producing = typename Config::Pages::template Producer<Config, Memory>;
+  static_assert(PrefetchingProducer<LeadingProducer<Config, Memory>>,
+                "Producer: what Queries needs");
   static_assert(check_host_numbers<Config, Memory::kBytes>());
   Config::Splits::begin();
   if (threadIdx.x == 0) smem.init_barriers();

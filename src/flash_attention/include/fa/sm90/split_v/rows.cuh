@@ -28,6 +28,8 @@ __device__ auto key_range(const Tile& tile, const typename Config::Mask& mask,
 // room for, and some numbers have no tile.
 template <class Order>
 struct WithQueries {
+  static constexpr bool kByWarp = false;
+
   template <class Config>
   class Walk : public Order::template Walk<Config> {
     using Base = typename Order::template Walk<Config>;
