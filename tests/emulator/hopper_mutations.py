@@ -28,7 +28,7 @@ PRODUCTS, SHAPE, STAGING = "sm90/products.cuh", "sm90/shape.cuh", "sm90/warp_out
 ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
 EMPTY = "to.acquire(ring_);"
 FULL_K = "smem_.k_pipeline().wait(k_);"
-RELEASED_V = "smem_.v_pipeline().release(v_);"
+RELEASED_V = "smem.v_pipeline().release(at);"
 STORES_READ = "if (lane_id() == 0) ptx::tma_wait_read();"
 HEIGHT = "kGroupBytes, Base::kRowBytes"
 
@@ -45,8 +45,9 @@ TOO_MANY_BYTES = mutation_of(
 )
 
 SPECIALISE = "sm90/roles/specialised.cuh"
-SHRINK = "ptx::shrink_to<Config::kProducerRegisters>()"
-GROW = "ptx::grow_to<Config::kConsumerRegisters>()"
+GIVEN = "kGivenRegisters<Config>>()"
+SHRINK = f"ptx::shrink_to<Config::kProducerRegisters + Config::kConsumers * {GIVEN}"
+GROW = f"ptx::grow_to<Config::kConsumerRegisters - {GIVEN}"
 SYNC, FENCE = "__syncwarp();", "ptx::wgmma_fence();"
 
 MUTATIONS = (
@@ -106,7 +107,7 @@ MUTATIONS = (
         "consumers arrive twice at the empty barrier",
         DEADLOCK,
         PING_PONG,
-        (Edit(CONSUMER, RELEASED_V, f"{RELEASED_V} {RELEASED_V}"),),
+        (Edit("sm90/roles/specialised.cuh", RELEASED_V, f"{RELEASED_V} {RELEASED_V}"),),
     ),
     Mutation(
         "mbarriers are used without a barrier after their initialisation",
@@ -131,7 +132,7 @@ MUTATIONS = (
         "consumers ask for more registers than the CTA has",
         DEADLOCK,
         LAST,
-        (Edit(SPECIALISE, GROW, GROW.replace(">", " + 8>")),),
+        (Edit(SPECIALISE, GROW, GROW.replace(">>()", "> + 8>()")),),
     ),
     Mutation(
         "the staging buffer of O is overwritten before it was read",
