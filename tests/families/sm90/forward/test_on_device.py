@@ -68,7 +68,7 @@ class Step:
             if count % self.page:
                 k[own[-1], count % self.page :] = v[own[-1], count % self.page :] = torch.nan
         rows = (batch, max(self.queries)) if self.padded else (sum(self.queries),)
-        starts = {
+        starts: dict[str, Any] = {
             "cu_seqlens_q": cu_seqlens(self.queries, place),
             "max_seqlen_q": max(self.queries),
         }
@@ -116,7 +116,9 @@ def planned(call: Call) -> Plan:
 
 
 def assert_right(call: Call, out: Tensor, lse: Tensor | None) -> None:
-    keywords = {k: v for k, v in call.keywords().items() if not k.startswith("max_seqlen")}
+    keywords: dict[str, Any] = {
+        k: v for k, v in call.keywords().items() if not k.startswith("max_seqlen")
+    }
     check = check_output(out, *call[:3], **keywords)
     assert check.ok, str(check)
     assert lse is not None
@@ -248,7 +250,7 @@ def test_a_thousand_random_steps_are_right(hundred: int) -> None:
 @pytest.mark.gpu
 def test_a_graph_replays_other_lengths() -> None:
     made = STEPS["a chunk"].call("cuda")
-    arguments = made.keywords()
+    arguments: dict[str, Any] = dict(made.keywords())
 
     def run() -> Tensor:
         return attention(*made[:3], **arguments)

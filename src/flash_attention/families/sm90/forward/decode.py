@@ -48,15 +48,14 @@ def choose_splits(
         return "q is packed (cu_seqlens_q), and its keys are not split every split_keys"
     if why := why_not_decode(problem):
         chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
-        splits = chunk and without_counter(chunk, problem, num_sms)
-        return why if chunk is None or splits is None else (chunk, splits)
+        if chunk is None:
+            return why
+        return chunk, KvSplits.on_device(problem, chunk.B_c, chunk.side_by_side * num_sms)
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     if problem.per_batch and split_keys is None:
-        on_device = without_counter(config, problem, num_sms)
-        assert on_device is not None
-        return config, on_device
+        return config, KvSplits.on_device(problem, config.B_c, config.side_by_side * num_sms)
     blocks = -(-problem.seq_k // config.B_c)
     least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
     kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
