@@ -253,7 +253,8 @@ def test_a_graph_replays_other_lengths() -> None:
     arguments: dict[str, Any] = dict(made.keywords())
 
     def run() -> Tensor:
-        return attention(*made[:3], **arguments)
+        out: Tensor = attention(*made[:3], **arguments)
+        return out
 
     run()
     graph = torch.cuda.CUDAGraph()
