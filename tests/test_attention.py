@@ -59,7 +59,7 @@ def test_a_config_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("order", [TileOrder.ONE_EACH, TileOrder.PERSISTENT])
+@pytest.mark.parametrize("order", [TileOrder.PERSISTENT])
 @pytest.mark.parametrize(
     "case",
     [

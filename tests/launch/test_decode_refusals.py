@@ -54,10 +54,9 @@ def test_the_keys_of_packed_queries_are_not_split_by_a_given_config() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("order", [TileOrder.ONE_EACH, TileOrder.PERSISTENT])
-def test_sequences_of_their_own_lengths_need_the_dynamic_order(order: TileOrder) -> None:
-    config = replace(CONFIG, tile_order=order)
-    message = rf"a length of its own .* tile_order=TileOrder\.{order.name}: pass one with"
+def test_sequences_of_their_own_lengths_are_not_computed_in_turn() -> None:
+    config = replace(CONFIG, tile_order=TileOrder.PERSISTENT)
+    message = r"a length of its own .* tile_order=TileOrder\.PERSISTENT: pass one with"
     many = Case("", 33, 50, heads=4, heads_k=2, batch=2, used=(5, 20))
     for case in (Case("", (1, 2), (10, 20)), many):
         call = case.make()
@@ -78,7 +77,7 @@ def test_few_queries_of_their_own_lengths_need_no_counter_in_a_plain_config(
     call = Case("", 3, 20, batch=2, used=(5, 20)).make()
     features = Plan(call.call(), CONFIG).recipe.features
     assert isinstance(features, Sm90Features)
-    assert (features.decode, features.is_split, features.heads_together) == (True, False, 2)
+    assert (features.decode, features.is_split, features.heads_together) == (True, True, 2)
     with pytest.raises(UnsupportedError, match=r"a length of its own .* with TileOrder.DYNAMIC"):
         Plan(call.call(), replace(CONFIG, **change))
 
