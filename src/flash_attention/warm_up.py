@@ -28,9 +28,7 @@ from flash_attention.launch.kernels import load_unit
 QUERIES = tuple(sorted({(4 + part) << octave >> 2 for octave in range(15) for part in range(4)}))
 KEYS = tuple(4**i for i in range(9))
 BATCHES = (1, 16, 256)
-TYPICAL_SMS = (
-    128  # of a GPU that is not here; kernels are chosen by how many tiles there are for each
-)
+TYPICAL_SMS = 128  # of a GPU that is not here; the choice depends on the tiles for each
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
 
 
@@ -73,10 +71,10 @@ def kernels_for(call: Call, arch: str | None = None) -> tuple[Unit, ...]:
     representative lengths are planned, and nothing is compiled."""
     with naming_padding(call):
         units: dict[Unit, None] = {}
+        setting = _setting(call, arch)
         for planned in _like(call):
             wide = padded(planned) if needs_padding(planned.q, planned.v) else planned
             problem, views = check_call(wide, CPU)
-            setting = _setting(call, arch)
             choice = choose(problem, setting, views, split_keys=call.split_keys)
             units |= dict.fromkeys(step.unit for step in choice.recipe(problem, views).steps)
     return tuple(units)

@@ -30,7 +30,7 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 """Set to 1 before the first call of a kind, every kernel is queued in an NVTX range of its name."""
 
 
-OF_QUERIES = ("q", "o", "d_o", "dq")  # arguments whose tensors have a row for every query
+QUERY_ARGUMENTS = ("q", "o", "d_o", "dq")  # whose tensors have a row for every query
 MAX_GRIDS = 4096  # of a kernel; beyond that all are dropped
 
 
@@ -154,7 +154,7 @@ class _LoadedKernel:
         self.mapped = _addresses_in(arguments, tuple(step.maps))
         self.function: CUfunction | None = None
         self.maps = [EncodedMaps(each, device_index) for each in step.maps.values()]
-        self._of_queries = [name in OF_QUERIES for name in step.maps]
+        self._of_queries = [name in QUERY_ARGUMENTS for name in step.maps]
         self._configs: dict[Grid, driver.LaunchConfigs] = {}
         self._device_index = device_index
         self._unit = step.unit

@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from flash_attention import testing
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
@@ -24,29 +23,14 @@ from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
 from flash_attention_workbench.bench.grid_run import PointResult, measure_beside_fa3, measure_point
 from flash_attention_workbench.bench.peers import PEERS, Lineup
 from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
-from flash_attention_workbench.bench.statistics import Timing
 from flash_attention_workbench.bench.timing import Contender
+from tests.workbench.bench.made_up_times import made_up_times
 
 CPU = torch.device("cpu")
 
 
 TIMES = {"fa3": 3.0, grid_run.NO_WINDOW: 5.0, grid_run.COPY: 4.0}  # others take 2 ms
-
-
-def made_up_times(
-    contenders: Sequence[Contender],
-    *,
-    device: torch.device,
-    repeats: int,
-    check: Callable[[str, Tensor], None],
-    hot: bool,
-) -> dict[str, Timing]:
-    """In place of `time_in_turn`: everything runs, nothing is timed."""
-    for contender in contenders:
-        contender.poison()
-        check(contender.name, contender.run())
-    times = {contender.name: TIMES.get(contender.name, 2.0) for contender in contenders}
-    return {name: Timing(ms, ms - 0.1, ms + 0.1, repeats) for name, ms in times.items()}
+RUN_ALL = made_up_times(lambda name: TIMES.get(name, 2.0), spread=0.1)
 
 
 def made_up_peers(names: Sequence[str], case: Case, **settings: object) -> Lineup:
@@ -87,7 +71,7 @@ def measured(
 
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_run, "time_in_turn", made_up_times)
+    monkeypatch.setattr(grid_run, "time_in_turn", RUN_ALL)
     monkeypatch.setattr(grid_run, "line_up", made_up_peers)
     monkeypatch.setattr(grid_run, "COPY_BYTES", 1 << 20)
 
@@ -215,7 +199,7 @@ def test_what_a_kernel_cannot_do_is_told() -> None:
 def test_an_output_of_ours_that_is_wrong_beside_fa3_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grid_run, "time_in_turn", made_up_times)
+    monkeypatch.setattr(grid_run, "time_in_turn", RUN_ALL)
     monkeypatch.setattr(grid_run, "line_up", made_up_peers)
     honest = MadeUpProcess.measure
 

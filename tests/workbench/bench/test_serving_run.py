@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from flash_attention_workbench.bench.serving_run import (
     measure_step,
     summary,
 )
-from flash_attention_workbench.bench.statistics import Timing
-from flash_attention_workbench.bench.timing import Contender
+from tests.workbench.bench.made_up_times import made_up_times
 
 CPU = torch.device("cpu")
 SMALL = Layer(heads=4, heads_k=2, d=64, page=16)
@@ -41,25 +40,10 @@ EVEN = Step("even", (2, 2), (33, 70), replace(SMALL, sinks=True))
 TIMES = {PACKED: 0.5, BATCHED: 0.4, FA3: 1.0}  # milliseconds
 
 
-def made_up_times(
-    contenders: Sequence[Contender],
-    *,
-    device: torch.device,
-    repeats: int,
-    check: Callable[[str, Tensor], None],
-    hot: bool,
-) -> dict[str, Timing]:
-    """In place of `time_in_turn`: everything runs, nothing is timed."""
-    for contender in contenders:
-        contender.poison()
-        check(contender.name, contender.run())
-    return {c.name: Timing(ms := TIMES[c.name], ms, ms, repeats) for c in contenders}
-
-
 @pytest.fixture(autouse=True)
 def made_up_clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("gpu") is None:
-        monkeypatch.setattr(serving_run, "time_in_turn", made_up_times)
+        monkeypatch.setattr(serving_run, "time_in_turn", made_up_times(TIMES.__getitem__))
 
 
 def test_outputs_of_ours_are_right_in_both_shapes() -> None:

@@ -59,9 +59,9 @@ def read_point(line: str) -> Point:
         if name == "causal":
             fields["causal"] = True
         elif name == "lengths":
-            fields["lengths"] = tuple(_number(name, text) for text in value.split(","))
+            fields["lengths"] = tuple(whole_number(name, text) for text in value.split(","))
         else:
-            fields[NUMBERS[name]] = _number(name, value)
+            fields[NUMBERS[name]] = whole_number(name, value)
     if lengths := fields.get("lengths"):
         fields |= {"seq_len": max(lengths), "batch": len(lengths)}
     if missing := [n for n in ("heads", "seq", "d") if NUMBERS[n] not in fields]:
@@ -69,7 +69,8 @@ def read_point(line: str) -> Point:
     return _checked(Point(**fields))
 
 
-def _number(name: str, text: str) -> int:
+def whole_number(name: str, text: str) -> int:
+    """Read a size, from 1 to what a tensor may have. `name` is that of an option."""
     number = int(text) if text.isdecimal() and len(text) <= len(str(MAX_ROWS)) else 0
     if not 0 < number <= MAX_ROWS:
         raise UnsupportedError(

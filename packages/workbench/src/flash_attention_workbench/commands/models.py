@@ -10,9 +10,9 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.call.dtype import DType
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import MAX_ROWS
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention_workbench.bench.choices import checked_choice
+from flash_attention_workbench.bench.grid_file import whole_number
 
 EXAMPLE = "heads=32 heads_k=8 d=128 page=16"
 NUMBERS = ("heads", "heads_k", "d", "page", "window")
@@ -34,7 +34,7 @@ def read_model(text: str) -> Call:
         raise UnsupportedError(
             f"{', '.join(missing)} missing in {quoted(text)}; such as {EXAMPLE!r}"
         )
-    numbers = {name: _number(name, words[name]) for name in NUMBERS if name in words}
+    numbers = {name: whole_number(name, words[name]) for name in NUMBERS if name in words}
     heads, heads_k, d, page = (numbers[name] for name in NUMBERS[:4])
     dtype = words.get("dtype", "bf16")
     q_dtype, kv_dtype = (_dtype(words.get(name, dtype)) for name in ("q", "kv"))
@@ -56,15 +56,6 @@ def read_model(text: str) -> Call:
         causal=True,
         **options,
     )
-
-
-def _number(name: str, text: str) -> int:
-    number = int(text) if text.isdecimal() and len(text) <= len(str(MAX_ROWS)) else 0
-    if not 0 < number <= MAX_ROWS:
-        raise UnsupportedError(
-            f"{name} is {quoted(text)}; pass a whole number from 1 to {MAX_ROWS}"
-        )
-    return number
 
 
 def _softcap(text: str) -> float:

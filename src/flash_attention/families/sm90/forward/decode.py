@@ -50,12 +50,12 @@ def choose_splits(
         chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
         if chunk is None:
             return why
-        return chunk, KvSplits.on_device(problem, chunk.B_c, chunk.side_by_side * num_sms)
+        return chunk, _on_device(chunk, problem, num_sms)
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     if problem.per_batch and split_keys is None:
-        return config, KvSplits.on_device(problem, config.B_c, config.side_by_side * num_sms)
+        return config, _on_device(config, problem, num_sms)
     blocks = -(-problem.seq_k // config.B_c)
     least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
     kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
@@ -119,6 +119,11 @@ def without_counter(
     plain = config.specialised and not (config.own_output or config.direct_output)
     if not (plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch):
         return None
+    return _on_device(config, problem, num_sms)
+
+
+def _on_device(config: HopperForwardKernelConfig, problem: Problem, num_sms: int) -> KvSplits:
+    """Return splits that as many CTAs compute from the lengths as run at a time."""
     return KvSplits.on_device(problem, config.B_c, config.side_by_side * num_sms)
 
 

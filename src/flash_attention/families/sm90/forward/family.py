@@ -116,14 +116,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
             describe_all(config, views, features) if config.tma and not problem.idle else {},
         )
+        resize = _resizing(config, problem, walk, split, setting.num_sms)
         if split is None:
-            tiles = problem.num_tiles(config.B_r)
-            arguments = forward_args(problem, views)
             return Recipe(
-                *(features, (main,), arguments),
+                *(features, (main,), forward_args(problem, views)),
                 counts_tiles=walk.counts_tiles and not problem.idle,
-                tiles=tiles,
-                resize=_resizing(config, problem, walk, split, setting.num_sms),
+                tiles=problem.num_tiles(config.B_r),
+                resize=resize,
             )
         return Recipe(
             features,
@@ -133,7 +132,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
             arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
-            resize=_resizing(config, problem, walk, split, setting.num_sms),
+            resize=resize,
         )
 
     def _combining(
@@ -160,6 +159,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> str:
         if split is not None:
             rows = problem.seq_q * problem.heads_per_kv
+            if rows > WARPGROUP_ROWS:
+                return Steps.CHUNK.value
             return (
                 f"{rows} rows that share a head of k and v fit in {WARPGROUP_ROWS}, a warpgroup's"
             )

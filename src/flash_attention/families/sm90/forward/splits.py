@@ -91,8 +91,6 @@ class KvSplits:
     def with_launches(self, problem: Problem) -> KvSplits:
         """Return the splits with `one_launch` if a tile has few rows of partial results. More are
         left to a second kernel, which has a CTA for every row. The bits are the same."""
-        if self.ctas:
-            return self
         rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
         partials = -(-self.key_blocks // self.blocks) + (self.kind is SplitKind.EVEN)
         few = partials <= MOST_PARTIALS_AT_ONCE and rows * partials <= MOST_ROWS_AT_ONCE

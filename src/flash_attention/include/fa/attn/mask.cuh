@@ -76,7 +76,7 @@ struct Full {
   __device__ int end_key(int /*row*/, const Sequence& sequence) const { return sequence.k_len; }
   __device__ int first_query(int /*key*/, const Sequence&) const { return 0; }
   __device__ int end_query(int /*key*/, const Sequence& sequence) const { return sequence.q_len; }
-  // That consecutive queries see together, at most.
+  // The most keys that consecutive queries see together.
   __device__ int most_keys(int /*queries*/, const Sequence& sequence) const {
     return sequence.k_len;
   }
@@ -95,7 +95,6 @@ struct Causal {
     return min(max(key - sequence.k_len + sequence.q_len, 0), sequence.q_len);
   }
   __device__ int end_query(int /*key*/, const Sequence& sequence) const { return sequence.q_len; }
-  // That consecutive queries see together, at most.
   __device__ int most_keys(int /*queries*/, const Sequence& sequence) const {
     return sequence.k_len;
   }

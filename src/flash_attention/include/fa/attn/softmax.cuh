@@ -11,6 +11,21 @@ namespace fa::attn {
 // per lane until the last block.
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
+// The largest x of `Lanes` neighbouring lanes, and their sum.
+template <int Lanes>
+__device__ float lanes_max(float x) {
+#pragma unroll
+  for (int lanes = Lanes / 2; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, lanes));
+  return x;
+}
+
+template <int Lanes, class T>
+__device__ T lanes_sum(T x) {
+#pragma unroll
+  for (int lanes = Lanes / 2; lanes; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
+  return x;
+}
+
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));

@@ -10,18 +10,6 @@
 
 namespace fa::sm90 {
 
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int lanes = kWarpSize / 2; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, lanes));
-  return x;
-}
-
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = kWarpSize / 2; lanes; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
-  return x;
-}
-
 // `Tensors` says which tile a row is in, and which row of O it is.
 template <class Config, class Tensors = output_row::InBatch>
 class CombinedRow {
@@ -55,12 +43,12 @@ class CombinedRow {
     float max = sink;
     for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
       max = fmaxf(max, lse_of(split));
-    max = warp_max(max);
+    max = attn::lanes_max<kWarpSize>(max);
     const float offset = max == -attn::kInfinity ? 0.f : max;
     float sum = 0.f;
     for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
       sum += weight_of(lse_of(split), offset);
-    return {max, offset, warp_sum(sum) + weight_of(sink, offset)};
+    return {max, offset, attn::lanes_sum<kWarpSize>(sum) + weight_of(sink, offset)};
   }
 
   // The n-th sum, for a lane's columns of every chunk.

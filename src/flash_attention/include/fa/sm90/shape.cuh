@@ -14,6 +14,10 @@ inline constexpr int kWarpgroupRows = 64;  // of one wgmma
 inline constexpr int kWarpRows = 16;
 inline constexpr int kGroupRows = 8;  // after which the swizzle repeats
 
+// The registers that a thread of each consumer gives to a producer of more than one thread, whose lanes keep
+// the lengths of sequences or the numbers of pages. A thread's registers are a multiple of eight.
+__device__ constexpr int given_registers(int consumers) { return (16 / consumers + 7) / 8 * 8; }
+
 // The columns of panels that take the least shared memory.
 template <int DHead>
 inline constexpr int kTightColumns = DHead % 64 > 32 || DHead % 64 == 0 ? 64 : 32;

@@ -80,9 +80,9 @@ __device__ constexpr bool check_slots() {
   return true;
 }
 
-// The registers that a thread of a consumer gives to a producer of several lanes.
 template <class Config>
-inline constexpr int kGivenRegisters = Config::Pages::kByWarp ? 8 : 0;
+inline constexpr int kGivenRegisters =
+    Config::Pages::kByWarp ? given_registers(Config::kConsumers) : 0;
 
 template <class Config>
 __device__ void forward(const typename Config::Values::Maps& maps, const Fp8KernelArgs& args,

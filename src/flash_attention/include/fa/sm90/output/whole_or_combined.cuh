@@ -74,11 +74,11 @@ class CombinedRows {
         ptx::Chunk parts[kAtOnce][2];
         read(parts, first + n, row);  // on their way while the weights are computed
         if (n == 0) {
-          const float larger = most(fmaxf(max, lse));
+          const float larger = attn::lanes_max<kLanes>(fmaxf(max, lse));
           const float offset = larger == -attn::kInfinity ? 0.f : larger;
           const float shrink = ptx::exp2((max - offset) * kLog2e);
           weight = ptx::exp2((lse - offset) * kLog2e);
-          sum = sum * shrink + total(weight);
+          sum = sum * shrink + attn::lanes_sum<kLanes>(weight);
 #pragma unroll
           for (float& x : o) x *= shrink;
           max = larger;
@@ -130,17 +130,6 @@ class CombinedRows {
   }
   __device__ i64 o_row(int row) const {
     return warp_.sequence.q_first + Config::Rows::position(row);
-  }
-
-  static __device__ float most(float x) {
-#pragma unroll
-    for (int n = kLanes / 2; n; n /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, n));
-    return x;
-  }
-  static __device__ float total(float x) {
-#pragma unroll
-    for (int n = kLanes / 2; n; n /= 2) x += __shfl_xor_sync(~0u, x, n);
-    return x;
   }
 
   const Warp& warp_;

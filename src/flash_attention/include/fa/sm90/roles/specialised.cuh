@@ -38,12 +38,10 @@ __device__ constexpr bool check_specialised_slots() {
 template <class Config>
 inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 
-// The registers that a thread of a consumer gives to the producer, if more than one thread produces: lanes
-// keep the lengths of sequences, or the numbers of pages. A thread's registers are a multiple of eight.
 template <class Config>
 inline constexpr int kGivenRegisters =
     Config::TileOrder::kByWarp || Config::Pages::template kWarps<Config> > 1
-        ? (16 / Config::kConsumers + 7) / 8 * 8
+        ? given_registers(Config::kConsumers)
         : 0;
 
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.

@@ -132,10 +132,7 @@ struct OnDevice {
       int blocks = 0;
       for (int batch = lane_id(); batch < args_.batch; batch += kWarpSize)
         blocks += blocks_of(batch);
-#pragma unroll
-      for (int lanes = kWarpSize / 2; lanes; lanes /= 2)
-        blocks += __shfl_xor_sync(~0u, blocks, lanes);
-      return blocks;
+      return attn::lanes_sum<kWarpSize>(blocks);
     }
 
     // Enters the sequence that has block next_ of the list. The lanes look at 32 sequences at a time.
