@@ -104,10 +104,10 @@ class DsBuffers {
 
   template <class Pairs>
   __device__ void hand_over(const Pairs& ds, int /*block*/) {
-    ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);  // the dS before was read
+    Smem::ds_pipeline().acquire(ds_);  // the dS before was read
     QueryProduct<Config>::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
     __syncwarp();  // all lanes have written
-    if (lane_id() == 0) ptx::mbarrier_arrive(Smem::ds_full(ds_.stage));
+    Smem::ds_pipeline().commit(ds_.stage);
     ds_.advance();
   }
 

@@ -3,7 +3,6 @@
 // head of q of the part its panels, those with the same keys next to each other. Keys and queries are
 // rounded up to 128.
 #pragma once
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
