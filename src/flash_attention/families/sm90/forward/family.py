@@ -223,18 +223,21 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths."""
+    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths. One config that
+    is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
+    serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is not Steps.DECODE:
+    if problem.dtype == E4M3 and kind is not Steps.DECODE and not serves_all:
         return None
     rows = config.B_r
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
 
     def resize(other: Problem) -> Resized | None:
-        if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
+        alike = Steps.of(other, num_sms) is kind and (other.seq_q <= SHORT) is is_short
+        if not (alike or serves_all):
             return None
         if split is not None:
             return Resized(((split.ctas, 1, 1),), split.scratch(other, config.consumers))
