@@ -148,6 +148,11 @@ __device__ constexpr int id_of(NamedBarrier first, int warpgroup) {
   return static_cast<int>(first) + warpgroup;
 }
 
+__device__ inline int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+
+// The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
+__device__ inline bool uniform(bool condition) { return __any_sync(~0u, condition); }
+
 // Waits for all threads of the warpgroup.
 __device__ inline void sync_warpgroup(int warpgroup) {
   ptx::named_barrier_sync(id_of(NamedBarrier::kWarpgroup, warpgroup), kWarpgroupSize);

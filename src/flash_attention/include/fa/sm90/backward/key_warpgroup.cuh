@@ -29,7 +29,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
       : maps_(maps), args_(args), query_side_(args) {}
 
   __device__ void run() {
-    while (take_tile()) {
+    while (take_tile<Config>(tile_, steps_, block_)) {
       query_side_.begin_tile(mail());
       dk_.zero();
       dv_.zero();
@@ -165,7 +165,6 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
  private:
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
-  static __device__ int warp_in_group() { return warp_id() % kWarps; }
   static __device__ int warp_key() {
     return Warpgroup * kWarpgroupRows + warp_in_group() * kWarpRows;
   }
@@ -173,13 +172,6 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   static __device__ void release(Pipeline pipeline, int stage = 0) {
     __syncwarp();  // all lanes have read
     pipeline.release(stage);
-  }
-  __device__ bool take_tile() {
-    Smem::mail_pipeline().wait(tile_);  // it is there
-    if (mail().read(Word::kKeyFirst) == kNoMoreTiles) return false;
-    steps_ = mail().read(Word::kSteps);
-    block_ = BlockWalk<Config>::start(mail());
-    return true;
   }
 
   // A warp stages and stores its 16 rows by itself.

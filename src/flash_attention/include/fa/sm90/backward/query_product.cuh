@@ -26,7 +26,7 @@ struct QueryProduct {
   static __device__ void write(const Pairs& ds, ScoreTile tile) {
     const int query = lane_id() / 16 * 8 + lane_id() % 8;
     const int chunk =
-        Warpgroup * kWarpgroupRows / kChunkElements + warp_id() % kWarps * 2 + lane_id() / 8 % 2;
+        Warpgroup * kWarpgroupRows / kChunkElements + warp_in_group() * 2 + lane_id() / 8 % 2;
     const u32 to = tile.chunk(query, chunk);
 #pragma unroll
     for (int n = 0; n < Config::kBR / 16; ++n)

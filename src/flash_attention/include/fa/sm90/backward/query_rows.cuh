@@ -101,7 +101,7 @@ struct Stored {
     const BackwardKernelArgs& args = tile.args;
     sync_warpgroups<kQueryWarpgroups>();  // both have read K, whose buffers take dQ
     const auto staged = QueryMemory<Config>::k(warpgroup);
-    const int first = warp_id() % kWarps * kWarpRows;
+    const int first = warp_in_group() * kWarpRows;
     const int row = tile.first_row(warpgroup) + first;
     stage_rows<typename Config::DType>(sum, args.softmax_scale, staged, first);
     const attn::Sequence& sequence = tile.sequence;

@@ -61,7 +61,7 @@ class ScoreWarpgroup : Slopes<Config> {
     Smem::q_pipeline().wait(q_);  // the first item of the ring is K
     const Tile64 tile = Smem::q(q_.stage);
     if (Config::Lengths::kPerBatch) clear_keys_of(tile);
-    const int row = warp_id() % kWarps * kWarpRows + lane_id() % 16;
+    const int row = warp_in_group() * kWarpRows + lane_id() % 16;
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
       ptx::ldmatrix_x4(k_[d], tile.chunk(row, 2 * d + lane_id() / 16));
@@ -118,7 +118,7 @@ class ScoreWarpgroup : Slopes<Config> {
     exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
     q_.advance();
     if (hides(Smem::mail(), block_))
-      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
+      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_in_group() * kWarpRows,
            block_ * Config::kBR);
     Math::convert_probabilities(pairs_, s_);
     kept_.keep(s_);

@@ -94,6 +94,17 @@ struct SharedMemory {
   }
 };
 
+// Waits for the next tile, and reads how many blocks visit it and which comes first. False after the last tile.
+template <class Config>
+__device__ bool take_tile(TileCount tile, int& steps, int& block) {
+  SharedMemory<Config>::mail_pipeline().wait(tile);  // it is in the mailbox
+  const Mailbox mail = SharedMemory<Config>::mail(tile);
+  if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
+  steps = mail.read(Word::kSteps);
+  block = BlockWalk<Config>::start(mail);
+  return true;
+}
+
 // Going round the stages of Q and dO. The stage is a constant in each turn of a schedule, so that the
 // descriptors of its products are constants as well.
 

@@ -33,7 +33,7 @@ class SplitGradient {
   __device__ void store(float scale, Tile64 staged, const TensorMap& map, void* tensor,
                         const Strides& strides, int columns) const {
     const Mailbox mail = Smem::mail();
-    const int first = warp_id() % kWarps * kWarpRows;
+    const int first = warp_in_group() * kWarpRows;
     const int row = mail.read(Word::kKeyFirst) + first;
     stage_rows<typename Config::DType>(gradient_, scale, staged, first);
     store_staged<Config::Lengths::kPerBatch>(

@@ -90,7 +90,7 @@ class Consumer : public Exchanging<Config_> {
 
   __device__ void run_blocks() {
     if (Config::kRotaryInRegisters) {
-      Math::read(rotary_q_, smem_.q(), Base::warp_in_group() * kWarpRows);
+      Math::read(rotary_q_, smem_.q(), warp_in_group() * kWarpRows);
       __syncwarp();  // all lanes have read, before one of them releases Q
     }
     Config::Schedule::run(*this);

@@ -121,10 +121,6 @@ class Consumer : public Math_ {
   }
 
  protected:
-  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
-  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-  static __device__ int warp_in_group() { return warp_id() % kGroupWarps; }
-
   // V beyond the last key is undefined, so it is cleared, by this warpgroup.
   template <class VTile>
   __device__ void clear_tail(VTile tile) {

@@ -29,7 +29,8 @@ struct Ordered {
         : maps_(maps), args_(args) {}
 
     __device__ void run() {
-      while (take_tile()) {
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        head_ = Smem::mail(tile_).read(Word::kKvHead) * args_.heads_per_kv;
         clear_unseen();
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
@@ -74,7 +75,7 @@ struct Ordered {
         Math::add_staged(sum, staged);
         sync_warpgroup(kIndex);  // everybody has read
       }
-      const int first = warp_id() % kWarps * kWarpRows;
+      const int first = warp_in_group() * kWarpRows;
       const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
       const int column = pass % Math::kColumnPasses * kDqColumns;
       const Mailbox mail = Smem::mail(tile_);
@@ -100,16 +101,6 @@ struct Ordered {
                                 i % chunks * kChunkBytes,
                             {});
       }
-    }
-
-    __device__ bool take_tile() {
-      Smem::mail_pipeline().wait(tile_);  // the next tile is there
-      const Mailbox mail = Smem::mail(tile_);
-      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
-      steps_ = mail.read(Word::kSteps);
-      block_ = BlockWalk<Config>::start(mail);
-      head_ = mail.read(Word::kKvHead) * args_.heads_per_kv;
-      return true;
     }
 
     const TensorMaps& maps_;

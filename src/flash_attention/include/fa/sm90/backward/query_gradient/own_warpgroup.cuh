@@ -23,7 +23,8 @@ struct OwnWarpgroup {
         : args_(args), place_(args) {}
 
     __device__ void run() {
-      while (take_tile()) {
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        place_.begin_tile(Smem::mail(tile_));
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
@@ -60,15 +61,6 @@ struct OwnWarpgroup {
       }
     }
 
-    __device__ bool take_tile() {
-      Smem::mail_pipeline().wait(tile_);  // the next tile is there
-      const Mailbox mail = Smem::mail(tile_);
-      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
-      steps_ = mail.read(Word::kSteps);
-      block_ = BlockWalk<Config>::start(mail);
-      place_.begin_tile(mail);
-      return true;
-    }
     static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
 
     const BackwardKernelArgs& args_;
