@@ -63,7 +63,7 @@ class Gpus:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         empty, zeros = torch.empty, torch.zeros
         monkeypatch.setattr(torch.cuda, "device", self._device)
-        for module in (tile_counters, kept_scratch):
+        for module in (tile_counters, kept_scratch, launcher):
             monkeypatch.setattr(module, "is_capturing", lambda: False)
         monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
@@ -112,12 +112,12 @@ class Gpus:
         address: int,
         dims: tuple[int, ...],
         device_index: int,
-    ) -> ctypes.Array[ctypes.c_ubyte]:
+    ) -> tensor_map.EncodedMap:
         encoded = (ctypes.c_ubyte * 1)()
         description = replace(how.description, dims=dims)
         self.encoded[ctypes.addressof(encoded)] = (description, address)
         self.kept.append(encoded)
-        return encoded
+        return tensor_map.EncodedMap(ctypes.addressof(encoded), encoded)
 
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))

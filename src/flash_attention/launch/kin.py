@@ -36,8 +36,11 @@ class Kin(NamedTuple):
 
     def plan(self, call: Call | BackwardCall, lengths: Key) -> Plan | None:
         """Return the plan of a call with new lengths if it follows from a model."""
+        problem = self.models[0].resized_problem(call) if self.models else None
+        if problem is None:
+            return None
         for model in self.models:
-            plan = model.resized(call)
+            plan = model.sized_for(problem)
             if plan is not None:
                 self.keep(plan, lengths)
                 return plan

@@ -230,14 +230,17 @@ def _resizing(
     if problem.dtype == E4M3 and kind is not Steps.DECODE:
         return None
     rows = config.B_r
+    stored = 0 if split is None else split.rows_stored(problem, config.consumers)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
+    grids = ((0 if split is None else split.ctas, 1, 1),)
 
     def resize(other: Problem) -> Resized | None:
         if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
             return None
         if split is not None:
-            return Resized(((split.ctas, 1, 1),), split.scratch(other, config.consumers))
+            same = split.rows_stored(other, config.consumers) == stored
+            return Resized(grids, None if same else split.scratch(other, config.consumers))
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)
