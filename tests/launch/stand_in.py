@@ -75,7 +75,6 @@ class Gpus:
         monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)
-        monkeypatch.setattr(driver, "LaunchConfigs", self._configs)
         monkeypatch.setattr(driver, "launch_kernel", self._launch)
 
     @contextmanager
@@ -122,14 +121,11 @@ class Gpus:
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))
 
-    def _configs(
-        self, shape: tuple[int, ...], *, early: bool = False, cluster: Any = None
-    ) -> dict[int, tuple[int, tuple[int, ...], bool]]:
-        every = range(STREAMS, STREAMS + 8)
-        return {stream: (stream, shape, early) for stream in every}
-
     def _launch(self, config: Any, function: object, parameters: int, extra: int) -> tuple[int]:
-        stream, shape, early = config
+        stream = int(config.hStream)
+        names = [f"{of}Dim{axis}" for of in ("grid", "block") for axis in "XYZ"]
+        shape = tuple(getattr(config, name) for name in (*names, "sharedMemBytes"))
+        early = any("SERIALIZATION" in each.id.name for each in config.attrs)
         assert stream == STREAMS + self.current
         pointers, count = (
             ctypes.POINTER(ctypes.c_void_p).from_buffer(ctypes.c_void_p(parameters)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from ctypes import addressof
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,6 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 
 
 QUERY_ARGUMENTS = ("q", "o", "d_o", "dq")  # whose tensors have a row for every query
-MAX_GRIDS = 4096  # of a kernel; beyond that all are dropped
 _Maps = tuple[tuple[int, ...], list[EncodedMap]]
 """The addresses of tensor maps, and the maps, whose memory launches read."""
 
@@ -39,7 +38,7 @@ _Maps = tuple[tuple[int, ...], list[EncodedMap]]
 class Sized(NamedTuple):
     """What the launches of one set of lengths have of their own."""
 
-    steps: Sequence[tuple[_LoadedKernel, driver.LaunchConfigs]]
+    grids: tuple[Grid, ...]  # of each kernel
     scratch: _Scratch
     problem: Problem | None  # None: of a recipe that has no other lengths
     sizes: tuple[int, ...] = ()  # the first ones of q and of k, unless they are those of the recipe
@@ -57,27 +56,17 @@ class Launcher:
         self._has_memory = bool(self._counters or scratch.size)
         self._has_ranges = os.environ.get(NVTX_VARIABLE, "0") not in ("", "0")
         self._kernels = [_LoadedKernel(s, arguments, device_index, problem) for s in recipe.steps]
-        self._grids = tuple(step.geometry.grid for step in recipe.steps)
-        self.own = Sized(self._steps(self._grids), scratch, problem)
+        self.own = Sized(tuple(step.geometry.grid for step in recipe.steps), scratch, problem)
         """The lengths of the recipe."""
         self.loaded = False
-
-    def _steps(self, grids: Sequence[Grid]) -> Sequence[tuple[_LoadedKernel, driver.LaunchConfigs]]:
-        return [
-            (kernel, kernel.configs(grid))
-            for kernel, grid in zip(self._kernels, grids, strict=False)
-        ]
 
     def sized(self, resized: Resized, problem: Problem) -> Sized:
         """Return what launches of the same kernels have with other lengths."""
         grids, sizes = resized
-        steps, scratch, _, _ = self.own
-        return Sized(
-            steps if grids == self._grids else self._steps(grids),
-            scratch if sizes is None else scratch.resized(sizes),
-            problem,
-            problem.first_sizes,
-        )
+        scratch = self.own.scratch
+        if sizes is not None:
+            scratch = scratch.resized(sizes)
+        return Sized(grids, scratch, problem, problem.first_sizes)
 
     def load(self) -> None:
         """Load the kernels onto the device. This may compile them."""
@@ -95,7 +84,7 @@ class Launcher:
             with torch.cuda.device(index):
                 return self.launch(arguments, sized)
         stream = current_stream(index)
-        steps, scratch, _, sizes = sized or self.own
+        grids, scratch, _, sizes = sized or self.own
         memory = None
         if self._has_memory and (
             arguments.stream != stream or arguments.scratch is not scratch or is_capturing()
@@ -104,7 +93,7 @@ class Launcher:
         every = arguments.parameters
         if every is None:
             every = arguments.parameters = [_Parameters(k, arguments) for k in self._kernels]
-        for (kernel, configs), parameters in zip(steps, every, strict=False):
+        for kernel, grid, parameters in zip(self._kernels, grids, every, strict=False):
             for name, value in kernel.values:
                 setattr(arguments, name, value)
             if kernel.maps:
@@ -115,7 +104,10 @@ class Launcher:
                     kernel.put_addresses(parameters.pointers, 0, *known[0])
             if self._has_ranges:
                 torch.cuda.nvtx.range_push(kernel.name)
-            config, at = configs[stream], parameters.at
+            config, at = parameters.config, parameters.at
+            if parameters.stream != stream or parameters.grid != grid:
+                driver.put_grid(config, grid, stream)
+                parameters.stream, parameters.grid = stream, grid
             (status,) = driver.launch_kernel(config, kernel.function, at, 0)
             if status:
                 driver.launch_again(status, config, kernel.function, at, index)
@@ -181,25 +173,21 @@ class _LoadedKernel:
         device_index: int,
         problem: Problem | None,
     ) -> None:
-        self._geometry = step.geometry
-        self._starts_early = step.starts_early
+        self.geometry = step.geometry
+        self.starts_early = step.starts_early
         self.name = step.unit.name
         self.values = tuple(step.values.items())
         self.mapped = _addresses_in(arguments, tuple(step.maps))
         self.function: CUfunction | None = None
-        self._of_queries = [name in QUERY_ARGUMENTS for name in step.maps]
-        # The last size of a tensor is that of sequences or pages; packed rows come before it.
-        totals = (None, None) if problem is None else (problem.total_q, problem.total_k)
-        packed_q, packed_k = (total is not None for total in totals)
-        self.maps = [
-            EncodedMaps(each, device_index, 2 if is_packed else len(each.dims) - 1)
-            for each, is_packed in zip(
-                step.maps.values(),
-                [packed_q if is_of_q else packed_k for is_of_q in self._of_queries],
-                strict=True,
-            )
-        ]
-        self._configs: dict[Grid, driver.LaunchConfigs] = {}
+        self.maps: list[EncodedMaps] = []
+        self._lengths: list[int | None] = []  # which of the sizes of a launch a map has
+        for name, each in step.maps.items():
+            of_k = name not in QUERY_ARGUMENTS
+            total = problem and (problem.total_k if of_k else problem.total_q)
+            # The last size of a tensor is that of sequences or pages; packed rows come before it.
+            dim = len(each.dims) - 1 if total is None else 2
+            self.maps.append(EncodedMaps(each, device_index, dim))
+            self._lengths.append(None if each.of_all_lengths else int(of_k))
         self._device_index = device_index
         self._unit = step.unit
         self.known: dict[tuple[int, ...], _Maps] = {}
@@ -208,31 +196,16 @@ class _LoadedKernel:
 
     def load(self) -> None:
         function = load_unit(self._unit).function
-        driver.ready_kernel(function, self._device_index, self._geometry.smem_bytes)
+        driver.ready_kernel(function, self._device_index, self.geometry.smem_bytes)
         self.function = function
-
-    def configs(self, grid: Grid) -> driver.LaunchConfigs:
-        """Return the driver's configs of launches with a grid."""
-        known = self._configs.get(grid)
-        if known is None:
-            if len(self._configs) >= MAX_GRIDS:
-                self._configs.clear()
-            geometry = self._geometry
-            known = self._configs[grid] = driver.LaunchConfigs(
-                (*grid, geometry.block, 1, 1, geometry.smem_bytes),
-                early=self._starts_early,
-                cluster=geometry.cluster,
-            )
-        return known
 
     def encode(self, mapped: tuple[int, ...], sizes: tuple[int, ...]) -> _Maps:
         """Return the maps of tensors at other addresses, or of other sizes."""
         if len(self.known) >= MAX_ENCODED:
             self.known.pop(next(iter(self.known)), None)  # the oldest one
-        q, k = sizes or (None, None)
         encoded = [
-            maps[address, (q if is_of_q else k) or maps.size]
-            for maps, address, is_of_q in zip(self.maps, mapped, self._of_queries, strict=False)
+            maps[address, sizes[length] if sizes and length is not None else maps.size]
+            for maps, address, length in zip(self.maps, mapped, self._lengths, strict=False)
         ]
         self.known[mapped] = made = tuple([each[0] for each in encoded]), encoded
         return made
@@ -241,7 +214,7 @@ class _LoadedKernel:
 class _Parameters:
     """The parameters of a kernel's launches with one structure of arguments."""
 
-    __slots__ = ("at", "mapped", "maps", "pointers")
+    __slots__ = ("at", "config", "grid", "mapped", "maps", "pointers", "stream")
 
     def __init__(self, kernel: _LoadedKernel, arguments: ctypes.Structure) -> None:
         # The addresses of the tensor maps, and last of the arguments.
@@ -250,6 +223,15 @@ class _Parameters:
         self.at = addressof(self.pointers)
         self.mapped: tuple[int, ...] = ()  # the addresses and sizes of the tensors with maps
         self.maps: _Maps | None = None
+        geometry = kernel.geometry
+        self.config = driver.launch_config(
+            geometry.block,
+            geometry.smem_bytes,
+            early=kernel.starts_early,
+            cluster=geometry.cluster,
+        )
+        self.grid: Grid | None = None
+        self.stream: int | None = None
 
 
 def _addresses_in(

@@ -40,7 +40,11 @@ from flash_attention.families.sm90.forward.space import (
     hopper_search_space,
 )
 from flash_attention.families.sm90.forward.splits import KvSplits
-from flash_attention.families.sm90.forward.tensor_maps import describe_all, loads_whole_rows
+from flash_attention.families.sm90.forward.tensor_maps import (
+    describe_all,
+    loads_whole_rows,
+    of_all_lengths,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
@@ -111,10 +115,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
         ctas = _num_ctas(config, problem, walk, split, setting.num_sms)
+        maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
+        if maps and problem.total_q is not None:
+            maps["o"] = of_all_lengths(maps["o"])
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
-            describe_all(config, views, features) if config.tma and not problem.idle else {},
+            maps,
         )
         resize = _resizing(config, problem, walk, split, setting.num_sms)
         if split is None:
