@@ -24,6 +24,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import forget_plans, known_plan, plan_for
 from tests.launch.kin_calls import (
     MAKE,
+    MAKE_8_BITS,
     PAGE,
     PAGES,
     D,
@@ -76,9 +77,24 @@ def test_a_plan_for_other_lengths_is_the_one_made_from_the_start(
     name: str, arch: Arch, gpus: Gpus
 ) -> None:
     r = random.Random(name)
+    assert followed([MAKE[name](r) for _ in range(30)], arch, gpus) <= 4
+
+
+@pytest.mark.parametrize("name", MAKE_8_BITS)
+def test_a_plan_of_8_bits_for_other_lengths_is_the_one_made_from_the_start(
+    name: str, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "num_sms_of", lambda _: 132)
+    r = random.Random(name)
+    calls = [MAKE_8_BITS[name](r) for _ in range(30)]
+    assert followed(calls, ARCHES["sm_90"], gpus) <= 8
+
+
+def followed(calls: Iterable[Call | BackwardCall], arch: Arch, gpus: Gpus) -> int:
+    """Compare plans that follow from others with those made from the start, and count those that
+    follow from none."""
     models: list[Plan] = []
-    for _ in range(30):
-        call = MAKE[name](r)
+    for call in calls:
         fresh = Plan(call, arch=arch)
         resized = next(filter(None, (model.resized(call) for model in models)), None)
         if resized is None:
@@ -93,7 +109,7 @@ def test_a_plan_for_other_lengths_is_the_one_made_from_the_start(
         assert launched(resized, call, gpus) == launched(fresh, call, gpus)
         assert resized.recipe.steps == fresh.recipe.steps
         assert resized.recipe.scratch == fresh.recipe.scratch
-    assert len(models) <= 4
+    return len(models)
 
 
 def functions(run: Callable[[], object]) -> list[str]:

@@ -230,11 +230,11 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths."""
+    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is not Steps.DECODE:
+    if problem.dtype == E4M3 and kind is Steps.MANY_TILES:
         return None
     rows = config.B_r
     stored = 0 if split is None else split.rows_stored(problem, config.consumers)
