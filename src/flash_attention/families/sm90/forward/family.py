@@ -237,13 +237,15 @@ def _resizing(
     if problem.dtype == E4M3 and kind is Steps.MANY_TILES:
         return None
     rows = config.B_r
+    few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
     stored = 0 if split is None else split.rows_stored(problem, config.consumers)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
     grids = ((0 if split is None else split.ctas, 1, 1),)
 
     def resize(other: Problem) -> Resized | None:
-        if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
+        is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
+        if not is_kind or (other.seq_q <= SHORT) is not is_short:
             return None
         if split is not None:
             same = split.rows_stored(other, config.consumers) == stored
