@@ -51,6 +51,7 @@ class Gpus:
     """Devices without memory: what was loaded, made ready and launched on them, in order."""
 
     current: int = 0
+    stream: int = STREAMS  # the current one of device 0
     loaded: list[Unit] = field(default_factory=list)
     ready: list[tuple[object, int, int, int]] = field(default_factory=list)
     launches: list[Launched] = field(default_factory=list)
@@ -68,7 +69,7 @@ class Gpus:
         monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
         monkeypatch.setattr(launcher, "current_device", lambda: self.current)
-        monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
+        monkeypatch.setattr(launcher, "current_stream", lambda index: self.stream + index)
         monkeypatch.setattr(launcher, "load_unit", self._load)
         monkeypatch.setattr(tile_counters, "_counters_of", cache(tile_counters._TileCounters))
         monkeypatch.setattr(kept_scratch, "_blocks_of", cache(kept_scratch._Blocks))
@@ -126,7 +127,7 @@ class Gpus:
         names = [f"{of}Dim{axis}" for of in ("grid", "block") for axis in "XYZ"]
         shape = tuple(getattr(config, name) for name in (*names, "sharedMemBytes"))
         early = any("SERIALIZATION" in each.id.name for each in config.attrs)
-        assert stream == STREAMS + self.current
+        assert stream == self.stream + self.current
         pointers, count = (
             ctypes.POINTER(ctypes.c_void_p).from_buffer(ctypes.c_void_p(parameters)),
             0,

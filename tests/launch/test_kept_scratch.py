@@ -12,13 +12,14 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.call.call import Call
 from flash_attention.errors import LaunchError
-from flash_attention.launch import driver
+from flash_attention.launch import driver, tile_counters
 from flash_attention.launch import kept_scratch as kept
+from flash_attention.launch import launcher as launching
 from flash_attention.launch.device import current_stream
 from flash_attention.launch.kept_scratch import LEAST_BYTES, kept_scratch
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
-from tests.launch.calls import HOPPER, grouped
+from tests.launch.calls import DYNAMIC, HOPPER, grouped
 from tests.launch.stand_in import STREAMS, Gpus
 
 
@@ -119,6 +120,31 @@ def test_a_captured_kernel_has_memory_that_is_allocated_for_it(
     assert len(gpus.allocated) == 1
     assert gpus.launches[-1].scratch_alive
     assert gpus.allocated[0][0]() is None
+
+
+@pytest.mark.parametrize("splits", [True, False], ids=["scratch", "tile counter"])
+def test_arguments_have_the_memory_of_the_stream_that_they_go_to(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, splits: bool
+) -> None:
+    plan, call = split_call()
+    if not splits:
+        plan = Plan(call := call._replace(split_keys=None), DYNAMIC)
+    launcher, arguments = Launcher(plan.recipe, 0), plan.bind(call)
+    launcher.load()
+    seen = []
+    for stream, captures in ((1, False), (2, False), (1, False), (1, True), (1, False)):
+        gpus.stream = STREAMS + stream
+        for module in (kept, launching, tile_counters):
+            monkeypatch.setattr(module, "is_capturing", lambda captures=captures: captures)
+        launcher.launch(arguments)
+        last = gpus.launches[-1].arguments
+        seen.append((last.tile_counter, *((last.o_partial, last.lse_partial) if splits else ())))
+    first, second, again, captured, after = seen
+    assert first == again == after
+    assert len({first, second, captured}) == 3
+    for each in zip(first, second, captured, strict=True):
+        assert len(set(each)) == 3
+    assert len(gpus.allocated) == int(splits)  # for the graph
 
 
 def test_scratch_that_no_block_holds_is_allocated(

@@ -28,7 +28,15 @@ MOST_US = 100  # that a call of new lengths takes the host
 def first_steps() -> list[Call]:
     """Steps among which are some for each kernel."""
     r = random.Random(4)
-    return [serving(r) for _ in range(STEPS // 4)]
+    return [step_of(r) for _ in range(STEPS // 4)]
+
+
+def step_of(r: random.Random) -> Call:
+    """A step of an engine that decodes speculatively, or computes a chunk too."""
+    if r.random() < 0.5:
+        return serving(r)
+    queries = [r.randint(1, 9) for _ in range(r.randint(1, 30))]
+    return paged(queries, [count + r.randint(0, 500) for count in queries])
 
 
 @pytest.fixture
@@ -74,7 +82,7 @@ def test_steps_take_turns_with_arguments_and_allocate_results_alone(
     memory, loaded, models = len(gpus.zeros), len(gpus.loaded), len(made)
     gpus.launches.clear()
     gpus.allocated.clear()
-    checked = [step(serving(r)) for _ in range(STEPS)][:: STEPS // 10]
+    checked = [step(step_of(r)) for _ in range(STEPS)][::4]
     assert len(made) == models <= 5
     assert len(gpus.loaded) == loaded
     assert len({seen.arguments_at for seen in gpus.launches}) <= models
@@ -96,7 +104,7 @@ def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     r = random.Random(6)
-    calls = [serving(r) for _ in range(STEPS)]
+    calls = [step_of(r) for _ in range(STEPS)]
     first = first_steps()
     on_gpu = [call._replace(**on_device(call)) for call in (*first, *calls)]
     warm_up(*on_gpu[0][:3], **on_gpu[0].keywords())
