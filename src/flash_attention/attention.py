@@ -104,6 +104,7 @@ def attention(
       keys (v.stride(1) is 1) instead of contiguous columns.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the keys of a KV split. The default, and its rounding, follow the batch.
+    - `batch_invariant`: on a GPU the bits of a row do not depend on other rows or on the chunk.
     - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
 

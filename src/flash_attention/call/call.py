@@ -52,6 +52,7 @@ class Call(NamedTuple):
     max_seqlen_q: int | None = None
     max_seqlen_k: int | None = None
     split_keys: int | None = None
+    batch_invariant: bool = False
     return_lse: bool = False
 
     def descales(self) -> dict[str, Tensor]:
@@ -194,7 +195,9 @@ EXTRAS = Call._fields[4:12]
 DESCALES = EXTRAS[-3:]
 KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
-    name for name in KEYWORDS if name not in ("block_table", *DESCALES, "split_keys", "return_lse")
+    name
+    for name in KEYWORDS
+    if name not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_lse")
 )
 """The keywords that gradients depend on."""
 
@@ -218,6 +221,7 @@ class Keywords(TypedDict, total=False):
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     split_keys: int | None
+    batch_invariant: bool
 
 
 def call_of(

@@ -230,11 +230,13 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths."""
+    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths. One config
+    that is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
+    serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is Steps.MANY_TILES:
+    if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
         return None
     rows = config.B_r
     few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
@@ -245,7 +247,7 @@ def _resizing(
 
     def resize(other: Problem) -> Resized | None:
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
-        if not is_kind or (other.seq_q <= SHORT) is not is_short:
+        if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
         if split is not None:
             same = split.rows_stored(other, config.consumers) == stored
