@@ -114,14 +114,9 @@ class Problem:
         nothing to compute. It is a tenth of the work of `of`, and of the checks."""
         q, k, v, out, _, starts_q, starts_k, used, table, _, k_descale, _ = call[:12]
         longest_q, longest_k = call.max_seqlen_q, call.max_seqlen_k
-        if not (
-            (longest_q is starts_q is None or _is_length(longest_q))
-            and (longest_k is starts_k is None or _is_length(longest_k))
-        ):
+        if not (_is_longest(longest_q, starts_q) and _is_longest(longest_k, starts_k, table)):
             return None
-        made = object.__new__(type(self))
-        new = vars(made)
-        new.update(vars(self))
+        new = vars(self).copy()
         # Kin have the same sizes apart from lengths, and torch counts elements the fastest.
         of_q, of_k, keys = self.heads, self.heads_k, self.seq_k
         if starts_q is None:
@@ -148,8 +143,6 @@ class Problem:
             and 0 < keys <= MAX_ROWS
             and v.numel() == rows_k * of_k * self.d_v
             and (out is None or out.numel() == rows_q * of_q * self.d_v)
-            and (longest_q is None or starts_q is not None)
-            and (longest_k is None or starts_k is not None or table is not None)
             and (k_descale is None or _are_factors_of(call, batch))
         ):
             return None
@@ -161,6 +154,8 @@ class Problem:
             new["window"] = normalised_mask(
                 call.causal, call.window, rows, keys if starts_k is None else rows_k
             )[1]
+        made = object.__new__(type(self))
+        object.__setattr__(made, "__dict__", new)
         return made
 
     @property
@@ -258,9 +253,13 @@ class Problem:
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
 
 
-def _is_length(length: object) -> bool:
-    """Whether the length of a longest sequence is one that kernels take, and not 0."""
-    return type(length) is int and 0 < length <= MAX_ROWS
+def _is_longest(length: object, starts: Tensor | None, table: Tensor | None = None) -> bool:
+    """Whether the length of the longest sequence is given where sequences are packed, and nowhere
+    but there and for pages, and is neither 0 nor too large."""
+    if length is None:
+        return starts is None
+    is_asked = starts is not None or table is not None
+    return is_asked and type(length) is int and 0 < length <= MAX_ROWS
 
 
 def _are_factors_of(call: Call, batch: int) -> bool:

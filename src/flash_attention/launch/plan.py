@@ -124,8 +124,9 @@ class Plan:
         if resized is None:
             return None
         made = object.__new__(Plan)
-        sized = self.launcher.sized(resized, problem)
-        vars(made).update(vars(self), problem=problem, sized=sized, _recipe=None)
+        made.__dict__ = vars(self).copy()
+        made.problem, made._recipe = problem, None
+        made.sized = self.launcher.sized(resized, problem)
         return made
 
     @overload
