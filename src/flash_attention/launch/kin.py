@@ -8,6 +8,7 @@ and a plan for new lengths follows from another one, without checks, choice and 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Kin(NamedTuple):
 
     are_alike: Callable[..., bool]  # compares the tensors of a call, apart from lengths
     models: list[Plan]  # plans that were made from the start, and that others follow from
-    plans: dict[Key, Plan]  # by the lengths
+    plans: OrderedDict[Key, Plan]  # by the lengths
 
     def plan(self, call: Call | BackwardCall, lengths: Key) -> Plan | None:
         """Return the plan of a call with new lengths if it follows from a model."""
@@ -50,7 +51,7 @@ class Kin(NamedTuple):
         """Keep the plan of some lengths, instead of the oldest one if there are many. To drop all
         at once would hold a step up."""
         if len(self.plans) >= MAX_LENGTHS:
-            self.plans.pop(next(iter(self.plans)), None)
+            self.plans.popitem(last=False)
         self.plans[lengths] = plan
 
 
@@ -88,7 +89,7 @@ class Kindred:
         if not alike:
             if len(every) >= MAX_KIN:
                 every.clear()
-            every.append(Kin(_comparison(call, tensors), [], {}))
+            every.append(Kin(_comparison(call, tensors), [], OrderedDict()))
         kin = alike[0] if alike else every[-1]
         kin.keep(plan, lengths)
         if plan.is_resizable and plan not in kin.models:

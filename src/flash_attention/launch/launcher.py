@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from ctypes import addressof
 from itertools import accumulate
@@ -190,7 +191,7 @@ class _LoadedKernel:
             self._lengths.append(None if each.of_all_lengths else int(of_k))
         self._device_index = device_index
         self._unit = step.unit
-        self.known: dict[tuple[int, ...], _Maps] = {}
+        self.known: OrderedDict[tuple[int, ...], _Maps] = OrderedDict()
         """Maps by the addresses and sizes of the tensors."""
         self.put_addresses = struct.Struct(f"<{len(step.maps)}Q").pack_into
 
@@ -202,7 +203,7 @@ class _LoadedKernel:
     def encode(self, mapped: tuple[int, ...], sizes: tuple[int, ...]) -> _Maps:
         """Return the maps of tensors at other addresses, or of other sizes."""
         if len(self.known) >= MAX_ENCODED:
-            self.known.pop(next(iter(self.known)), None)  # the oldest one
+            self.known.popitem(last=False)
         encoded = [
             maps[address, sizes[length] if sizes and length is not None else maps.size]
             for maps, address, length in zip(self.maps, mapped, self._lengths, strict=False)

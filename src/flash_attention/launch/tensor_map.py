@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections import OrderedDict
 from ctypes import addressof
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ NO_INTERLEAVE = CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
 ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 
-class EncodedMaps(dict[tuple[int, int], EncodedMap]):
+class EncodedMaps(OrderedDict[tuple[int, int], EncodedMap]):
     """The encoded maps of one description by the tensor's address and the size that it has there in
     dimension `sized`, each made at first use."""
 
@@ -75,7 +76,7 @@ class EncodedMaps(dict[tuple[int, int], EncodedMap]):
 
     def __missing__(self, key: tuple[int, int]) -> EncodedMap:
         if len(self) >= MAX_ENCODED:
-            self.pop(next(iter(self)), None)  # the oldest one
+            self.popitem(last=False)
         address, size = key
         dims = (*self._before, size, *self._after)
         self[key] = made = encode(self._how, address, dims, self._device_index)
