@@ -106,7 +106,8 @@ def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     r = random.Random(6)
     calls = [step_of(r) for _ in range(STEPS)]
     first = first_steps()
-    on_gpu = [call._replace(**on_device(call)) for call in (*first, *calls)]
+    k, v = (tensor.cuda() for tensor in first[0][1:3])  # an engine has one cache
+    on_gpu = [call._replace(**on_device(call))._replace(k=k, v=v) for call in (*first, *calls)]
     warm_up(*on_gpu[0][:3], **on_gpu[0].keywords())
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "compile_kernel", forbidden)
