@@ -69,7 +69,7 @@ def test_an_example_runs(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_in(2, ["train_long_documents.py", "context_parallel.py"]))
+@pytest.mark.parametrize("name", one_in(2, ["context_parallel.py", "train_long_documents.py"]))
 def test_several_processes_train_as_one_does(name: str) -> None:
     alone = output_of(name)
     together = output_of(name, 2)
