@@ -19,10 +19,14 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 LONG = {
     "backward/test_emulated.py",
+    "commands/test_build.py",
     "distributed/test_attention.py",
     "emulator/test_backward_sm80.py",
     "emulator/test_hopper_shapes.py",
     "examples/test_examples.py",
+    "forward/test_8_bit_cache.py",
+    "forward/test_on_device.py",
+    "fp8/test_pages.py",
     "launch/test_decode.py",
     "render/test_documents.py",
     "tests/test_random_gradients.py",
