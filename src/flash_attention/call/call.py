@@ -52,6 +52,7 @@ class Call(NamedTuple):
     max_seqlen_q: int | None = None
     max_seqlen_k: int | None = None
     split_keys: int | None = None
+    batch_invariant: bool = False
     return_lse: bool = False
 
     def descales(self) -> dict[str, Tensor]:
@@ -143,8 +144,8 @@ class Call(NamedTuple):
             each = {id(t): t for t in tensors}
             given += tuple(map(list(each).index, map(id, tensors)))
             tensors = list(each.values())
-        causal, window, scale, softcap, longest_q, longest_k, split_keys, return_lse = options
-        kind = (given, causal, window, scale, softcap, split_keys, return_lse or with_lse)
+        causal, window, scale, softcap, longest_q, longest_k, *keys, return_lse = options
+        kind = (given, causal, window, scale, softcap, *keys, return_lse or with_lse)
         if e is None:
             return kind, tensors, (longest_q, longest_k, *map(_numel, tensors))
         if longest_k is not None:
@@ -194,7 +195,9 @@ EXTRAS = Call._fields[4:12]
 DESCALES = EXTRAS[-3:]
 KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
-    name for name in KEYWORDS if name not in ("block_table", *DESCALES, "split_keys", "return_lse")
+    name
+    for name in KEYWORDS
+    if name not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_lse")
 )
 """The keywords that gradients depend on."""
 
@@ -218,6 +221,7 @@ class Keywords(TypedDict, total=False):
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     split_keys: int | None
+    batch_invariant: bool
 
 
 def call_of(

@@ -52,6 +52,7 @@ class Problem:
     descale_strides: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of the given factors, by name
     block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
     v_transposed: bool = False  # the keys of v are contiguous, and not its columns
+    batch_invariant: bool = False  # the bits of a row do not depend on other rows
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -104,6 +105,7 @@ class Problem:
                 factor.ndim == len(BLOCK_DIMS) for factor in call.descales().values()
             ),
             v_transposed=has_transposed_v(call),
+            batch_invariant=bool(call.batch_invariant),
         )
 
     def resized(self, call: Call) -> Problem | None:
@@ -170,6 +172,7 @@ class Problem:
             "sinks": self.sinks,
             f"pages of {self.page_keys} keys": self.page_keys > 0,
             "v transposed": self.v_transposed,
+            "batch-invariant": self.batch_invariant,
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")

@@ -25,7 +25,12 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.decode import Steps, choose_splits, without_counter
+from flash_attention.families.sm90.forward.decode import (
+    Steps,
+    choose_splits,
+    on_device,
+    without_counter,
+)
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
@@ -42,6 +47,7 @@ from flash_attention.families.sm90.forward.space import (
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tensor_maps import describe_all, loads_whole_rows
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
@@ -85,7 +91,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             header="fa/sm90/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings(config)),
             wrappers=(
-                *(from_shared(operand, width) for width in widths),
+                *(from_shared(E4M3_ELEMENT if config.scores_8_bit else operand, w) for w in widths),
                 from_registers(operand, config.d_head),
             ),
             asserts=LAYOUT_ASSERTS,
@@ -107,6 +113,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> Recipe:
         arch = setting.arch
         split = setting.split or without_counter(config, problem, setting.num_sms)
+        if split is not None and split.ctas:  # which depend on the number of sequences
+            split = on_device(config, problem, setting.num_sms)
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
@@ -124,6 +132,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 tiles=problem.num_tiles(config.B_r),
                 resize=resize,
             )
+        most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
         return Recipe(
             features,
             (main, *self._combining(config, problem, features, split, arch)),
@@ -131,7 +140,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             scratch=split.scratch(problem, config.consumers),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
-            arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
+            arrivals=(most_ctas if split.ctas else tiles) * config.consumers * split.one_launch,
             resize=resize,
         )
 
@@ -223,21 +232,25 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths."""
+    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths. One config that
+    is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
+    serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is not Steps.DECODE:
+    if problem.dtype == E4M3 and kind is not Steps.DECODE and not serves_all:
         return None
     rows = config.B_r
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
 
     def resize(other: Problem) -> Resized | None:
-        if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
+        alike = Steps.of(other, num_sms) is kind and (other.seq_q <= SHORT) is is_short
+        if not (alike or serves_all):
             return None
         if split is not None:
-            return Resized(((split.ctas, 1, 1),), split.scratch(other, config.consumers))
+            own = on_device(config, other, num_sms)
+            return Resized(((own.ctas, 1, 1),), own.scratch(other, config.consumers))
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)

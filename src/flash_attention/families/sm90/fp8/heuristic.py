@@ -55,6 +55,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
     if why := unreadable(problem):
         return why
+    if problem.batch_invariant:
+        return "V of few queries, which batch_invariant includes, is not worth a transposition"
     by_lengths = problem.total_q is not None or problem.page_keys
     if by_lengths and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
         return "V of few queries is not worth a transposition"

@@ -81,7 +81,7 @@ class Consumer : public Products<Config_> {
   __device__ Output& o() { return o_; }
   __device__ QOperand q() const { return Shape<Config>::uniform(q_operand_); }
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
-  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
+  __device__ VOperand v() const { return v_operand_.after(smem_.v_buffer(v_.stage)); }
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
@@ -155,8 +155,10 @@ class Consumer : public Products<Config_> {
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
 
   __device__ void scores_again(Scores<Config::kBC>& s) const {
-    Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
-    Config::Score::change(s, descale_.scaled(args_));
+    if constexpr (!kScores8Bit<Config>) {
+      Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+      Config::Score::change(s, descale_.scaled(args_));
+    }
   }
   template <int Keys>
   __device__ void hide(Scores<Keys>& s) const {

@@ -24,6 +24,7 @@ struct LandingTile {
   u32 address;
 
   __device__ u32 panel(int) const { return address; }
+  __device__ u32 eight(int row, int n) const { return address + row * kRowBytes + n * 8; }
 };
 
 template <class Config>
@@ -87,11 +88,11 @@ __device__ ptx::Chunk converted(const ptx::Pair& x, Convert convert) {
 // a row, which are in different banks.
 template <class Config, int Threads, class From, class To, class FactorsOfRows>
 __device__ void convert_tile(From from, To to, const FactorsOfRows& factors, int thread) {
-  constexpr int kRowChunks = From::kRowBytes / kChunkElements;
+  constexpr int kRowChunks = To::kCount * To::kRowBytes / kChunkBytes;
 #pragma unroll 4
   for (int i = thread; i < From::kRows * kRowChunks; i += Threads) {
-    const ptx::Pair x = ptx::ld_shared_pair(from.address + i * kChunkElements);
     const int row = i / kRowChunks;
+    const ptx::Pair x = ptx::ld_shared_pair(from.eight(row, i % kRowChunks));
     ptx::st_shared_16(to.chunk(row, i % kRowChunks), converted(x, [&](u32 halves) {
                         return factors.template convert<typename Products<Config>::DType>(halves,
                                                                                           row);
@@ -105,6 +106,20 @@ __device__ void pass_on(Barriers... barriers) {
   ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
   __syncwarp();              // all lanes have come so far
   if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
+}
+
+// A single consumer converts V of a stage, unless it is there already.
+template <class Config, class Landed>
+__device__ void convert_values(Landed landed, const SharedMemory<Config>& smem,
+                               const Ring<Config::kStages>& at, bool& is_there) {
+  if (is_there) return;
+  landed.wait(at);  // the tile of 8 bits has arrived
+  convert_tile<Config, kWarpgroupSize>(landed.tile(at.stage), smem.v(at.stage),
+                                       typename Config::Descale::Rows{},
+                                       threadIdx.x % kWarpgroupSize);
+  pass_on(landed.empty(at.stage));
+  sync_warpgroup(0);  // all four warps have converted their part
+  is_there = true;
 }
 
 // The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
@@ -215,15 +230,8 @@ struct Converting {
                                      const Ring<Config::kStages>& at, bool& is_there) {
     if constexpr (!kConsumerConverts<Config>) {
       smem.v_pipeline().wait(at);
-    } else if (!is_there) {
-      const auto landed = LandingMemory<Config>(smem.base()).v_pipeline();
-      landed.wait(at);  // the tile of 8 bits has arrived
-      convert_tile<Config, kWarpgroupSize>(landed.tile(at.stage), smem.v(at.stage),
-                                           typename Config::Descale::Rows{},
-                                           threadIdx.x % kWarpgroupSize);
-      pass_on(landed.empty(at.stage));
-      sync_warpgroup(0);  // all four warps have converted their part
-      is_there = true;
+    } else {
+      convert_values<Config>(LandingMemory<Config>(smem.base()).v_pipeline(), smem, at, is_there);
     }
   }
   template <class Config>
