@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.render.blocks import table, wrap
 from flash_attention_workbench.bench.peers.fa3 import FA3
 from flash_attention_workbench.bench.serving_run import (
-    BATCHED,
+    OURS,
     PACKED,
     ServingRow,
     serving_record,
@@ -30,7 +30,7 @@ def serving_block(name: str, record: Mapping[str, Any], where: str) -> str:
         f" {stored.repeats} interleaved runs with L2 {stored.l2}; the speed is a multiple of"
         " that of vLLM's FA3."
     )
-    header = ["call", "layer", "packed", "batched", "vLLM's FA3", "speed", "TB/s of K and V"]
+    header = ["call", "layer", *OURS, "vLLM's FA3", "speed", "TB/s of K and V"]
     lines = [*table(header, map(_line, stored.rows), left=2)]
     over = "FA3 was not measured."
     if ratios:
@@ -49,7 +49,7 @@ def serving_block(name: str, record: Mapping[str, Any], where: str) -> str:
 
 
 def _line(row: ServingRow) -> list[str]:
-    times = [f"{row.us[name]:.1f}" if name in row.us else "" for name in (PACKED, BATCHED, FA3)]
+    times = [f"{row.us[name]:.1f}" if name in row.us else "" for name in (*OURS, FA3)]
     if not row.ok:
         times[0] = "wrong"
     ratio = "" if row.ratio is None else f"**{row.ratio:.2f}**"

@@ -70,6 +70,7 @@ ASKED = {
     "config": "str? config=None",
     "block_table": "Tensor? block_table=None",
     "split_keys": "int? split_keys=None",
+    "batch_invariant": "bool batch_invariant=False",
     "backward_config": "str? backward_config=None",
     "deterministic": "bool deterministic=False",
     **{name: f"Tensor? {name}=None" for name in DESCALES},
@@ -86,7 +87,7 @@ OF_GRADIENTS = {
     "wanted": "bool[] wanted",
 }
 """The arguments that only the backward operators have, in their schema."""
-ONLY_FORWARD = ("config", "block_table", "split_keys", *DESCALES)
+ONLY_FORWARD = ("config", "block_table", "split_keys", "batch_invariant", *DESCALES)
 _is_compiling = torch.compiler.is_compiling
 SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
 """The arguments that all operators take as a call has them."""
@@ -336,6 +337,7 @@ def traced(
         **asked,
         block_table=call.block_table,
         split_keys=call.split_keys,
+        batch_invariant=bool(call.batch_invariant),
         **{name: getattr(call, name) for name in DESCALES},
         config=_written(config),
         backward_config=_written(backward.config, Pass.BACKWARD),

@@ -35,7 +35,9 @@ def check_options(call: Call) -> None:
     check_window(call.window)
     check_split_keys(call.split_keys)
     check_switch("causal", call.causal)
+    check_switch("batch_invariant", call.batch_invariant)
     check_switch("return_lse", call.return_lse)
+    check_alone(call)
 
 
 def check_switch(name: str, value: object) -> None:
@@ -107,6 +109,15 @@ def check_split_keys(keys: object) -> None:
     if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
         raise UnsupportedError(
             f"split_keys is {quoted(keys)}; pass how many keys a split has, a positive int, or None"
+        )
+
+
+def check_alone(call: Call) -> None:
+    """Check that a call which is batch-invariant leaves it to the kernels where keys are split."""
+    if call.batch_invariant and call.split_keys is not None:
+        raise UnsupportedError(
+            f"batch_invariant is given with split_keys={call.split_keys}, and kernels whose rows do"
+            " not depend on each other do not split keys; leave one of them out"
         )
 
 

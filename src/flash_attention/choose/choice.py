@@ -18,6 +18,7 @@ class Rule(Enum):
     """What chose a config."""
 
     GIVEN = "given by the caller"
+    BATCH_INVARIANT = "batch invariance"
     DECODE = "decode"
     TABLE = "table"
     HEURISTIC = "heuristic"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.choice import Choice, Rule
+from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.tables import choose_from_tables
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
@@ -41,6 +42,7 @@ def choose(
         workspace_bytes()  # a wrong number is refused, whether the config has a workspace or not
     check_columns(problem)
     if config is not None:
+        _refuse_invariance(config, problem)
         family = family_of(config)
         if why := family.refusal(problem, views):
             raise UnsupportedError(why)
@@ -50,8 +52,19 @@ def choose(
             setting = replace(setting, split=split)
         return Choice(config, setting, Rule.GIVEN)
     families = families_for(problem, which, views)
+    if problem.batch_invariant:
+        invariant = select_config(problem, setting.arch, families)
+        return Choice(invariant, setting, Rule.BATCH_INVARIANT)
     for family in families:
         decode = family.choose_split(problem, setting.arch, setting.num_sms, split_keys)
         if not isinstance(decode, str):
             return Choice(decode[0], replace(setting, split=decode[1]), Rule.DECODE)
     return choose_from_tables(problem, setting, families, may_tune=may_tune)
+
+
+def _refuse_invariance(config: KernelConfig, problem: Problem) -> None:
+    if problem.batch_invariant:
+        raise UnsupportedError(
+            f"batch_invariant is given with config={config.short_form()!r}, and it chooses one"
+            " config for all lengths; leave one of them out"
+        )

@@ -16,6 +16,7 @@ from flash_attention.families.call_args import (
     Strides,
     layout_asserts,
     parameter,
+    put_call_lengths,
     put_call_values,
 )
 
@@ -58,7 +59,7 @@ class BackwardKernelArgs(CallArgs):
 
     def put_lengths(self, problem: Problem) -> None:
         """Store what follows from the lengths of a problem, with one part for all of the work."""
-        put_call_values(self, problem)
+        put_call_lengths(self, problem)
         _pack_sizes(
             *(self, FIRST_SIZE),
             stat_rows(problem),
@@ -99,6 +100,7 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
     """Make the arguments of a backward kernel without addresses, from views in the order of
     VIEWS."""
     args = BackwardKernelArgs()
+    put_call_values(args, problem)
     args.put_lengths(problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

@@ -134,7 +134,8 @@ class Family(ABC, Generic[Config]):
         return types and (self.takes_transposed_v or not problem.v_transposed)
 
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
-        """Return the config for a problem that was not tuned, or why there is none."""
+        """Return the config for a problem that was not tuned, or why there is none. If the problem
+        is batch-invariant, one config is for all lengths, and its rows do not depend on others."""
         return f"{self.config_type.__name__} kernels run where a config asks for them"
 
     def why(self, config: Config, problem: Problem, split: AnyKvSplits) -> str:

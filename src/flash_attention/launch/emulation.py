@@ -19,6 +19,7 @@ from torch import Tensor
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
+from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
@@ -26,7 +27,7 @@ from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch.preparation import Preparation
-from flash_attention.launch.programs import program_of
+from flash_attention.launch.programs import keep_code, program_of
 from ptx_emulator import (
     SCHEDULES,
     Counters,
@@ -96,6 +97,8 @@ class Planned(Protocol):
     def views(self) -> Sequence[TensorView]: ...
     @property
     def idle(self) -> bool: ...
+    @property
+    def problem(self) -> Problem: ...
     @property
     def preparation(self) -> Preparation[Any, Any]: ...
     def bind(self, call: Call | BackwardCall) -> Any: ...
@@ -170,25 +173,27 @@ def _emulated(
     smem_bytes: int | None = None,
 ) -> _Emulated:
     arguments, steps = plan.bind(call), plan.recipe.steps
-    programs = [program_of((compile_unit or compiled_unit)(step.unit)) for step in steps]
+    kernels = [(compile_unit or compiled_unit)(step.unit) for step in steps]
+    programs = list(map(program_of, kernels))
     if plan.idle:
         result = plan.preparation.result(
             {
                 name: torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device="cpu")
-                for name, view in plan.preparation.outputs().items()
+                for name, view in plan.preparation.outputs(plan.problem).items()
             }
         )
         plan.preparation.fill_idle(call, result)
         return _Emulated(result, (), tuple(map(Counters, programs)), 0.0)
     for step in steps:
         _check_size(step)
-    inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs()
+    inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     memory = GlobalMemory(_bytes_needed(plan.recipe, inputs, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
     start = time.perf_counter()
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
     seconds = time.perf_counter() - start
+    list(map(keep_code, kernels, programs))
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
     written = {
@@ -249,9 +254,11 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
-    programs = [program_of(compiled_unit(step.unit)) for step in recipe.steps]
+    kernels = [compiled_unit(step.unit) for step in recipe.steps]
+    programs = list(map(program_of, kernels))
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
+    list(map(keep_code, kernels, programs))
     findings = [finding for result in results for finding in result.findings]
     if findings:
         raise LaunchError(
@@ -290,7 +297,7 @@ def _allocate(
     for name, tensor in inputs.items():
         owned = elements(TensorView.of(name, tensor)) if name in described else None
         setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=owned))
-    for name, view in plan.preparation.outputs().items():
+    for name, view in plan.preparation.outputs(plan.problem).items():
         gaps = elements(view)
         owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
         setattr(arguments, name, memory.alloc(nbytes=view.layout.span, name=name, owned=owned))

@@ -38,7 +38,7 @@ def test_every_number_of_the_table(tmp_path: Path) -> None:
     document = tmp_path / "serving.md"
     document.write_text(EMPTY)
     rows = (
-        row("decode 2 x 150", {"packed": 10.0, "batched": 9.5, "fa3": 20.0}),
+        row("decode 2 x 150", {"packed": 10.0, "batched": 9.5, "invariant": 11.0, "fa3": 20.0}),
         row("chunk", {"packed": 30.04, "fa3": 15.02}),
         row("broken", {"fa3": 15.0}, {"packed": "wrong: max error"}),
     )
@@ -46,9 +46,9 @@ def test_every_number_of_the_table(tmp_path: Path) -> None:
     text = document.read_text()
     layer = "32:8 h, d 128, pages of 16"
     assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
-        f"| decode 2 x 150 | {layer} | 10.0 | 9.5 | 20.0 | **2.00** | 1.23 |",
-        f"| chunk | {layer} | 30.0 |  | 15.0 | **0.50** | 1.23 |",
-        f"| broken | {layer} | wrong |  | 15.0 |  |  |",
+        f"| decode 2 x 150 | {layer} | 10.0 | 9.5 | 11.0 | 20.0 | **2.00** | 1.23 |",
+        f"| chunk | {layer} | 30.0 |  |  | 15.0 | **0.50** | 1.23 |",
+        f"| broken | {layer} | wrong |  |  | 15.0 |  |  |",
     ]
     assert "Geometric mean of the speeds: **1.000**, least: **0.500**." in text
     assert "ours 58 with new shapes and 18 with known ones; vLLM's FA3 82" in text
@@ -66,6 +66,6 @@ def test_without_the_peer_there_is_no_mean(tmp_path: Path) -> None:
     documents.main([str(document), str(stored(tmp_path / "r.json", row("a", {"packed": 1.0})))])
     text = document.read_text()
     assert "FA3 was not measured." in text
-    assert "| a | 32:8 h, d 128, pages of 16 | 1.0 |  |  |  | 1.23 |" in text
+    assert "| a | 32:8 h, d 128, pages of 16 | 1.0 |  |  |  |  | 1.23 |" in text
     assert "png" not in text
     assert not (tmp_path / SERVING_PLOT).exists()

@@ -22,6 +22,7 @@ from flash_attention_workbench.bench.peers.fa3 import FA3, FA3_VARIABLE
 from flash_attention_workbench.bench.serving import SERVING, Layer, Step
 from flash_attention_workbench.bench.serving_run import (
     BATCHED,
+    INVARIANT,
     PACKED,
     How,
     ServingRow,
@@ -37,7 +38,7 @@ CPU = torch.device("cpu")
 SMALL = Layer(heads=4, heads_k=2, d=64, page=16)
 MIXED = Step("mixed", (1, 20, 1), (33, 70, 5), SMALL)
 EVEN = Step("even", (2, 2), (33, 70), replace(SMALL, sinks=True))
-TIMES = {PACKED: 0.5, BATCHED: 0.4, FA3: 1.0}  # milliseconds
+TIMES = {PACKED: 0.5, BATCHED: 0.4, INVARIANT: 0.6, FA3: 1.0}  # milliseconds
 
 
 @pytest.fixture(autouse=True)
@@ -46,18 +47,18 @@ def made_up_clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         monkeypatch.setattr(serving_run, "time_in_turn", made_up_times(TIMES.__getitem__))
 
 
-def test_outputs_of_ours_are_right_in_both_shapes() -> None:
+def test_outputs_of_ours_are_right_in_all_ways() -> None:
     row = measure_step(EVEN, How(CPU, peers=()))
-    assert row.us == {PACKED: 500.0, BATCHED: 400.0}
+    assert row.us == {PACKED: 500.0, BATCHED: 400.0, INVARIANT: 600.0}
     assert row.ok
     assert max(row.error_ratio.values()) <= 2
     assert (row.sequences, row.queries, row.keys, row.ratio) == (2, 4, 103, None)
     assert row.gbps == pytest.approx(EVEN.kv_bytes / 500e-6 * 1e-9)
 
 
-def test_a_mixture_is_packed_only() -> None:
+def test_a_mixture_has_no_batch_dimension() -> None:
     row = measure_step(MIXED, How(CPU))
-    assert row.us.keys() == {PACKED}
+    assert row.us.keys() == {PACKED, INVARIANT}
     assert "sm_90" in row.refused[FA3]
     assert row.ok
 

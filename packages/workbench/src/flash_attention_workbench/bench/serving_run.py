@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of a serving engine, measured: packed, with a batch dimension, and by vLLM's FA3."""
+"""A step of a serving engine, measured: packed, with a batch dimension, batch-invariant, and by
+vLLM's FA3."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ from flash_attention_workbench.bench.statistics import gigabytes_per_second
 from flash_attention_workbench.bench.timing import Contender, captured, time_in_turn
 
 PACKED, BATCHED = "packed", "batched"  # ours, with packed queries and with a batch dimension
+INVARIANT = "invariant"  # ours, packed and batch_invariant
+OURS = (PACKED, BATCHED, INVARIANT)
 FEWEST_HEADS = 1  # scores that the oracle may compute; it takes two heads at least
 HOST_STEPS = 60
 
@@ -57,7 +60,7 @@ class ServingRow:
     @property
     def ok(self) -> bool:
         """Whether our outputs are right."""
-        return PACKED in self.us and BATCHED not in self.refused
+        return PACKED in self.us and not set(OURS) & self.refused.keys()
 
     @property
     def ratio(self) -> float | None:
@@ -176,6 +179,7 @@ def measure_step(step: Step, how: How) -> ServingRow:
     ways: dict[str, Callable[[], Callable[[], Tensor]]] = {PACKED: lambda: packed_run(call)}
     if (queries := step.even_queries) is not None:
         ways[BATCHED] = lambda: _batched_run(call, queries)
+    ways[INVARIANT] = lambda: packed_run(call._replace(batch_invariant=True))
     if FA3 in how.peers:
         ways[FA3] = lambda: fa3_run(call, max(step.keys), how.fa3)
     contenders, refused = [], {}

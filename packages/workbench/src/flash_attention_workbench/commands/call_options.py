@@ -124,6 +124,9 @@ class CallOptions:
         float, typer.Option(help="a score s becomes softcap tanh(s / softcap); 0: none")
     ] = 0.0
     split_keys: Annotated[int | None, typer.Option(help="decoding: keys of a split", min=1)] = None
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="rows do not depend on each other")
+    ] = False
     lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
     config: Annotated[
         str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
@@ -159,6 +162,7 @@ class CallOptions:
             "window": parse_window(self.window),
             "softcap": self.softcap,
             "split_keys": self.split_keys,
+            "batch_invariant": self.batch_invariant,
             "return_lse": self.lse,
             "config": self.config,
             "gradients": self.gradients,

@@ -34,6 +34,8 @@ def refusals_of(
     chosen, setting = family_of(choice.config), choice.setting
     for family in families_for(problem, chosen.pass_):
         decode = family.choose_split(problem, setting.arch, setting.num_sms, split_keys)
+        if problem.batch_invariant:
+            decode = "where keys are split depends on the batch, and batch_invariant is asked for"
         if isinstance(decode, str) and family.splits_keys:
             refused.append(Refusal("split-KV", decode))
         if family is not chosen:
@@ -72,5 +74,7 @@ def rule_of(choice: Choice, problem: Problem) -> str:
         return rule
     if choice.rule is Rule.TABLE:
         return f"{rule}: {choice.reason}"
+    if choice.rule is Rule.BATCH_INVARIANT:
+        return f"{rule}: one kernel for all lengths"
     config = choice.config
     return f"{rule}: {family_of(config).why(config, problem, choice.setting.split)}"

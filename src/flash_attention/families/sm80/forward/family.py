@@ -86,7 +86,8 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         step = Step(self.unit(config, features, setting.arch), geometry)
 
         def resize(other: Problem) -> Resized | None:
-            if (other.seq_q <= FEW_ROWS) is not (problem.seq_q <= FEW_ROWS):
+            alike = (other.seq_q <= FEW_ROWS) is (problem.seq_q <= FEW_ROWS)
+            if not (alike or problem.batch_invariant):
                 return None
             check_grid(other)
             return Resized((_grid(config, other),))

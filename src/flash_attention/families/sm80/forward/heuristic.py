@@ -17,11 +17,13 @@ SWITCHES = (
 
 
 def heuristic(problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
-    """Tall tiles, or short ones for few queries; 16 rows a warp where 32 do not fit registers."""
+    """Tall tiles, or short ones for few queries; 16 rows a warp where 32 do not fit registers.
+    Tall ones are for all lengths, if rows must not depend on each other."""
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
         return f"sm_80 kernels have head dimensions up to {max(D_HEADS)}"
-    tile = (64, 64, 4) if problem.seq_q <= FEW_ROWS else (128, 32, 4 if d_head <= 128 else 8)
+    short = problem.seq_q <= FEW_ROWS and not problem.batch_invariant
+    tile = (64, 64, 4) if short else (128, 32, 4 if d_head <= 128 else 8)
     dtype = DType.from_string(str(problem.dtype)).name
     config = FlashForwardKernelConfig.from_words(
         [dtype, *map(str, (d_head, *tile))], SWITCHES.split("+")

@@ -25,7 +25,13 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.decode import Steps, choose_splits, without_counter
+from flash_attention.families.sm90.forward.decode import (
+    Steps,
+    choose_splits,
+    ctas_on_device,
+    on_device,
+    without_counter,
+)
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
@@ -40,8 +46,13 @@ from flash_attention.families.sm90.forward.space import (
     hopper_search_space,
 )
 from flash_attention.families.sm90.forward.splits import KvSplits
-from flash_attention.families.sm90.forward.tensor_maps import describe_all, loads_whole_rows
+from flash_attention.families.sm90.forward.tensor_maps import (
+    describe_all,
+    loads_whole_rows,
+    of_all_lengths,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
@@ -85,7 +96,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             header="fa/sm90/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings(config)),
             wrappers=(
-                *(from_shared(operand, width) for width in widths),
+                *(from_shared(E4M3_ELEMENT if config.scores_8_bit else operand, w) for w in widths),
                 from_registers(operand, config.d_head),
             ),
             asserts=LAYOUT_ASSERTS,
@@ -107,14 +118,19 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> Recipe:
         arch = setting.arch
         split = setting.split or without_counter(config, problem, setting.num_sms)
+        if split is not None and split.ctas:  # which depend on the number of sequences
+            split = on_device(config, problem, setting.num_sms)
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
         ctas = _num_ctas(config, problem, walk, split, setting.num_sms)
+        maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
+        if maps and problem.total_q is not None:
+            maps["o"] = of_all_lengths(maps["o"])
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
-            describe_all(config, views, features) if config.tma and not problem.idle else {},
+            maps,
         )
         resize = _resizing(config, problem, walk, split, setting.num_sms)
         if split is None:
@@ -124,6 +140,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 tiles=problem.num_tiles(config.B_r),
                 resize=resize,
             )
+        most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
         return Recipe(
             features,
             (main, *self._combining(config, problem, features, split, arch)),
@@ -131,7 +148,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             scratch=split.scratch(problem, config.consumers),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
-            arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
+            arrivals=(most_ctas if split.ctas else tiles) * config.consumers * split.one_launch,
             resize=resize,
         )
 
@@ -223,21 +240,31 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths."""
+    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths. One config
+    that is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
+    serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is not Steps.DECODE:
+    if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
         return None
     rows = config.B_r
+    few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
+    stored = 0 if split is None else split.rows_stored(problem, config.consumers)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
+    grids = ((0 if split is None else split.ctas, 1, 1),)
 
     def resize(other: Problem) -> Resized | None:
-        if Steps.of(other, num_sms) is not kind or (other.seq_q <= SHORT) is not is_short:
+        is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
+        if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
         if split is not None:
-            return Resized(((split.ctas, 1, 1),), split.scratch(other, config.consumers))
+            ctas = ctas_on_device(config, other, num_sms)
+            if ctas == split.ctas and split.rows_stored(other, config.consumers) == stored:
+                return Resized(grids)
+            own = replace(split, ctas=ctas)
+            return Resized(((ctas, 1, 1),), own.scratch(other, config.consumers))
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)

@@ -37,6 +37,8 @@ NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all leng
 
 def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     """Return the config for a problem, or why there is none."""
+    if problem.batch_invariant:
+        return _invariant(problem, arch)
     config = _config(problem)
     if config is not None and problem.kv_8_bit:
         config = _for_8_bits(config, problem.dtype == E4M3)
@@ -50,6 +52,26 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     if violation.rule != "architecture":
         return violation.message
     return NEEDS_HOPPER_8_BIT if problem.kv_8_bit else NEEDS_HOPPER
+
+
+def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
+    """Return one config for all lengths, whose rows do not depend on each other.
+
+    Maxima grow at every block, because a warp decides on its own for all of its rows. Key blocks
+    begin at the same keys whatever the rows of a tile are, and pages of 2^n keys change nothing.
+    """
+    long = {"seq_q": 2 * SHORT, "seq_k": 2 * SHORT, "seqused_k": True}
+    config = heuristic(replace(problem, batch_invariant=False, **long), arch)
+    if isinstance(config, str):
+        return config
+    keys = 1 << config.B_c.bit_length() - 1
+    return replace(
+        config,
+        B_c=keys,
+        narrow_keys=min(config.narrow_keys, keys // 2),
+        rescale_threshold=0,
+        stale_max=False,
+    )
 
 
 def hopper_d_head(problem: Problem) -> int:
@@ -193,9 +215,7 @@ def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
 
 def box_row_bytes(config: HopperForwardKernelConfig) -> int:
     """Return the bytes of a row of a box of k or v."""
-    if config.kv_8_bit:
-        return config.landing_columns
-    return config.panel_columns * config.dtype.itemsize
+    return config.box_columns * config.kv_dtype.itemsize
 
 
 def group_mib(problem: Problem) -> int:

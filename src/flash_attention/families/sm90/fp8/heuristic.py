@@ -55,6 +55,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
     if why := unreadable(problem):
         return why
+    if problem.batch_invariant:
+        return "V of few queries, which batch_invariant includes, is not worth a transposition"
     by_lengths = problem.total_q is not None or problem.page_keys
     if by_lengths and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
         return "V of few queries is not worth a transposition"
@@ -73,6 +75,17 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     if config.broken_rule(arch):
         return NEEDS_HOPPER_8_BIT
     return split_groups(config, problem.page_keys) or _too_large(config, problem) or config
+
+
+def decisive(config: HopperFp8KernelConfig, problem: Problem) -> tuple[object, ...]:
+    """Return what of the lengths of a problem decides its config, if there is one."""
+    return (
+        problem.seq_k > MOST_UNPROMOTED,
+        problem.seq_k > LINEAR_KEYS.get(config.d_head, 0),
+        problem.seq_q > TWO_CONSUMERS,
+        problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS,
+        problem.page_keys and tiles_bytes(config, problem) <= MOST_TRANSPOSED,
+    )
 
 
 def _too_large(config: HopperFp8KernelConfig, problem: Problem) -> str | None:

@@ -130,8 +130,9 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         if why := refusal(problem) or _left_to_wide(problem):
             return why
         dtype = DType.from_string(str(problem.dtype))
+        threshold = 0 if problem.batch_invariant else RESCALE_THRESHOLD
         config = HopperMlaKernelConfig(
-            dtype, problem.d_v, rescale_threshold=RESCALE_THRESHOLD, rotary_in_registers=True
+            dtype, problem.d_v, rescale_threshold=threshold, rotary_in_registers=True
         )
         return NEEDS_HOPPER if config.broken_rule(arch) else config
 
@@ -161,6 +162,8 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
 def _left_to_wide(problem: Problem) -> str | None:
     """Say why kernels for wide heads run a problem that MLA kernels could run, if they do."""
     packed = problem.total_q is not None or problem.total_k is not None
+    if problem.batch_invariant and problem.d_head <= WIDEST:
+        return "batch_invariant asks for kernels that packed sequences have, too"
     if packed and problem.d_head <= WIDEST:
         return f"packed sequences of d_head {problem.d_head} may have a v of their own"
     return None

@@ -31,6 +31,8 @@ def choose_splits(problem: Problem, num_sms: int) -> KvSplits:
     combine take the least time together. CTAs that share a tile run together, so that the second
     one to read a key finds it in L2."""
     one_each, sharing = whole(problem), ctas_of(problem)
+    if problem.batch_invariant:
+        return one_each
     ctas = one_each.num_tiles(problem, sharing) * sharing
     if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_SPLIT_BLOCKS:
         return one_each

@@ -121,7 +121,8 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperWideKernelConfig | str:
         dtype = DType.from_string(str(problem.dtype))
-        config = HopperWideKernelConfig(dtype, *_columns(problem), RESCALE_THRESHOLD)
+        threshold = 0 if problem.batch_invariant else RESCALE_THRESHOLD
+        config = HopperWideKernelConfig(dtype, *_columns(problem), threshold)
         return NEEDS_HOPPER if config.broken_rule(arch) else config
 
     def why(self, config: HopperWideKernelConfig, problem: Problem, split: KvSplits | None) -> str:

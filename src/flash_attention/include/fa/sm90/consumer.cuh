@@ -82,7 +82,7 @@ class Consumer : public Products<Config_> {
   __device__ Output& o() { return o_; }
   __device__ QOperand q() const { return Shape<Config>::uniform(q_operand_); }
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
-  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
+  __device__ VOperand v() const { return v_operand_.after(smem_.v_buffer(v_.stage)); }
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
@@ -105,6 +105,7 @@ class Consumer : public Products<Config_> {
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
+    if (has_no_query()) return;
     Config::Score::change(s, descale_.scaled(args_));
     if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
   }
@@ -117,13 +118,19 @@ class Consumer : public Products<Config_> {
   // computed again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
+  }
+  template <int Keys>
+  __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) const {
+    if (!has_no_query()) Math::convert(p, s);
   }
   template <class Block>
   __device__ void rescale(Output& o, Block) {
@@ -152,14 +159,17 @@ class Consumer : public Products<Config_> {
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
 
   __device__ void scores_again(Scores<Config::kBC>& s) const {
-    Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
-    Config::Score::change(s, descale_.scaled(args_));
+    if constexpr (!kScores8Bit<Config>) {
+      Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+      Config::Score::change(s, descale_.scaled(args_));
+    }
   }
   template <int Keys>
   __device__ void hide(Scores<Keys>& s) const {
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
 
+  __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
@@ -177,6 +187,8 @@ class Consumer : public Products<Config_> {
     unseen_after_ = first_block_ - whole_first;
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
+    has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
+    if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
     stats_.grew = false;
@@ -222,6 +234,7 @@ class Consumer : public Products<Config_> {
   const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
   bool v_is_there_ = false;  // it was waited for
+  bool has_query_;           // a row of this warp
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;

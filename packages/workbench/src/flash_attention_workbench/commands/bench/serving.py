@@ -24,7 +24,7 @@ from flash_attention_workbench.bench.peers import DEFAULT_PEERS
 from flash_attention_workbench.bench.peers.fa3 import FA3, FA3_VARIABLE
 from flash_attention_workbench.bench.serving import SERVING, Step, serving_steps
 from flash_attention_workbench.bench.serving_run import (
-    BATCHED,
+    OURS,
     PACKED,
     How,
     ServingRow,
@@ -122,8 +122,9 @@ def _measure(steps: Sequence[Step], how: How, *, json: Path | None, plot: Path |
 def compile_steps(steps: Sequence[Step]) -> None:
     """Fill the compile cache on all cores; what fails says so again when it is run."""
     calls = [
-        call_of(Step("", (1,), (1,), layer), torch.device("cpu"))
+        call_of(Step("", (1,), (1,), layer), torch.device("cpu"))._replace(batch_invariant=alone)
         for layer in dict.fromkeys(step.layer for step in steps)
+        for alone in (False, True)
     ]
     units = dict.fromkeys(unit for call in calls for unit in kernels_for(call, current_arch().name))
     for _ in precompile_units(list(units), usable_cores()):
@@ -145,9 +146,11 @@ def table_of(rows: Sequence[ServingRow]) -> Table:
     """A line a step: microseconds of every contender, and how many times as fast ours is."""
     table = report_table("call")
     table.add_column("layer")
-    add_number_columns(table, ("packed, us", "batched, us", "FA3, us", "as fast", "TB/s", "error"))
+    contenders = (*OURS, FA3)
+    times = [f"{name}, us" for name in contenders]
+    add_number_columns(table, (*times, "as fast", "TB/s", "error"))
     for row in rows:
-        times = [f"{row.us[name]:.1f}" if name in row.us else "" for name in (PACKED, BATCHED, FA3)]
+        times = [f"{row.us[name]:.1f}" if name in row.us else "" for name in contenders]
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         speed = "" if row.gbps is None else f"{row.gbps / 1e3:.2f}"
         error = f"{row.error_ratio.get(PACKED, float('nan')):.2f}"
