@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script: lists of commands wait for no torch; without the extras it says what to install."""
+"""The script: help waits for no torch; without the extras it says what to install."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import flash_attention
 from flash_attention.call.dtype import DType
 from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
+from flash_attention_workbench.commands.commands import app
 
 LISTS = ((), ("ladder",), ("cache",))
 COMMANDS = ("doctor", "explain", "check", "bench", "tune", "inspect", "emulate", "debug", "report")
@@ -35,8 +39,12 @@ def child(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_lists_of_commands_and_the_version_import_no_torch() -> None:
-    asked = [*((*group, "--help") for group in LISTS), ("ladder", "list", "--help"), ("--version",)]
+def test_help_of_every_command_and_the_version_import_no_torch() -> None:
+    root: Any = typer.main.get_command(app)
+    groups = {(): root, **{(name,): root.commands[name] for name in ("ladder", "cache")}}
+    named = [(*group, name) for group, listed in groups.items() for name in listed.commands]
+    assert len(named) > 18
+    asked = [*((*command, "--help") for command in [(), *named]), ("--version",)]
     result = child(
         "import sys, flash_attention_workbench.start\n"
         f"for arguments in {asked}:\n"
@@ -53,6 +61,8 @@ def test_lists_of_commands_and_the_version_import_no_torch() -> None:
         assert f"Usage: {' '.join(('flash-attention', *group))} [OPTIONS] COMMAND" in result.stdout
     for command in COMMANDS:
         assert f"\u2502 {command} " in result.stdout
+    for command in named:
+        assert f"Usage: {' '.join(('flash-attention', *command))} [OPTIONS]" in result.stdout
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
 
 

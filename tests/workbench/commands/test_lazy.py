@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command is imported when it is named; a list of commands shows what its docstring says."""
+"""A command is imported when it runs; its help and its parameters are read from its text."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ LAZY = {
 }
 
 
+def _facts(parameter: Any) -> tuple[object, ...]:
+    facts = (parameter.name, parameter.opts, parameter.secondary_opts, parameter.default)
+    return (*facts, parameter.required, parameter.help, parameter.metavar)
+
+
 def test_most_commands_are_lazy() -> None:
     others = {*ROOT.commands} - {name.split()[-1] for name in LAZY}
     assert others == {"cache", "ladder"}
@@ -29,20 +34,26 @@ def test_most_commands_are_lazy() -> None:
 
 
 @pytest.mark.parametrize("command", LAZY.values(), ids=list(LAZY))
-def test_the_list_says_what_the_command_says(command: LazyCommand) -> None:
+def test_what_is_read_is_what_is_imported(command: LazyCommand) -> None:
     loaded = command.load()
+    app = typer.Typer(add_completion=False)
+    app.command(command.name)(command.imported())
+    imported: Any = typer.main.get_command(app)
     assert command.help
-    assert command.help == loaded.help
+    assert command.help == loaded.help == imported.help
     assert command.name == loaded.name
+    assert [_facts(p) for p in loaded.params] == [_facts(p) for p in imported.params]
     assert [option.name for option in loaded.params if not option.help] == []
 
 
-def test_a_module_is_imported_when_its_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_imported_when_its_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "flash_attention_workbench.commands.simulate"
     monkeypatch.delitem(sys.modules, module, raising=False)
     assert "How long each schedule" in invoke("--help")
-    assert module not in sys.modules
     assert "--far-bandwidth" in invoke("simulate", "--help")
+    assert "an integer" in refuse("simulate", "--gpus", "many")
+    assert module not in sys.modules
+    assert "ring" in invoke("simulate", "--gpus", "2")
     assert module in sys.modules
 
 

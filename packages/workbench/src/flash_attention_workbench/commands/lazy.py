@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands whose modules are imported when they are named."""
+"""Commands whose modules are imported when they run."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
+from functools import wraps
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from inspect import getdoc
 from typing import Any, ClassVar
 
 import typer
@@ -15,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from flash_attention_workbench.commands.console import json_file
 from flash_attention_workbench.commands.interrupt import ending_at_once
+from flash_attention_workbench.commands.signature import signature_of
 
 HERE = __name__.rpartition(".")[0]
 
@@ -32,9 +32,9 @@ class _Command(TyperCommand):
 class LazyCommand(TyperCommand):
     """Stands for a command until it is named.
 
-    `place` is its module below this package and its function there. Its help in a list of commands
-    is the docstring of the function, read from the text of the module. A command that `computes`
-    imports the whole library before a module that the library imports.
+    `place` is its module below this package and its function there. Its help and its parameters are
+    read from the text of the module, which is imported when the command runs. A command that
+    `computes` imports the whole library before a module that the library imports.
     """
 
     def __init__(self, name: str, place: str, *, computes: bool) -> None:
@@ -44,20 +44,32 @@ class LazyCommand(TyperCommand):
 
     @property
     def help(self) -> str:
-        return _docstring(self._module, self._function)
+        return getdoc(self._signature()) or ""
 
     @help.setter
     def help(self, _: str | None) -> None: ...  # the framework has none to set
 
     def load(self) -> Any:
         """The command itself."""
+
+        @wraps(self._signature())
+        def run(**given: Any) -> None:
+            self.imported()(**given)
+
+        app = typer.Typer(add_completion=False)
+        app.command(self.name, cls=_Command)(run)
+        return typer.main.get_command(app)
+
+    def _signature(self) -> Any:
+        with ending_at_once():
+            return signature_of(self._module, self._function)
+
+    def imported(self) -> Any:
+        """The function, from its module."""
         with ending_at_once():
             if self._computes:
                 from flash_attention import attention  # noqa: F401
-            function = getattr(import_module(self._module), self._function)
-        app = typer.Typer(add_completion=False)
-        app.command(self.name, cls=_Command)(function)
-        return typer.main.get_command(app)
+            return getattr(import_module(self._module), self._function)
 
     def make_context(self, *arguments: Any, **keywords: Any) -> Any:
         return self.load().make_context(*arguments, **keywords)
@@ -76,14 +88,3 @@ class LazyGroup(TyperGroup):
             for name, place in self.places.items()
         }
         self.commands = {**lazy, **self.commands}
-
-
-def _docstring(module: str, function: str) -> str:
-    """The docstring of a function in a module that is not imported."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    for node in ast.parse(Path(spec.origin).read_text("utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return ast.get_docstring(node) or ""
-    raise AttributeError(f"{module} has no function {function}")
