@@ -41,10 +41,11 @@ def child(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_of_every_command_and_the_version_import_no_torch() -> None:
     root: Any = typer.main.get_command(app)
-    groups = {(): root, **{(name,): root.commands[name] for name in ("ladder", "cache")}}
-    named = [(*group, name) for group, listed in groups.items() for name in listed.commands]
+    named: list[tuple[str, ...]] = [()]
+    for group in LISTS:
+        named += [(*group, name) for name in (root.commands[group[0]] if group else root).commands]
     assert len(named) > 18
-    asked = [*((*command, "--help") for command in [(), *named]), ("--version",)]
+    asked = [*((*command, "--help") for command in named), ("--version",)]
     result = child(
         "import sys, flash_attention_workbench.start\n"
         f"for arguments in {asked}:\n"
@@ -61,8 +62,8 @@ def test_help_of_every_command_and_the_version_import_no_torch() -> None:
         assert f"Usage: {' '.join(('flash-attention', *group))} [OPTIONS] COMMAND" in result.stdout
     for command in COMMANDS:
         assert f"\u2502 {command} " in result.stdout
-    for command in named:
-        assert f"Usage: {' '.join(('flash-attention', *command))} [OPTIONS]" in result.stdout
+    for place in named:
+        assert f"Usage: {' '.join(('flash-attention', *place))} [OPTIONS]" in result.stdout
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
 
 
