@@ -24,7 +24,7 @@ def page() -> dict[str, Any]:
     """The names that the programs of the page define."""
     names: dict[str, Any] = {}
     torch.manual_seed(0)
-    assert len(PROGRAMS) == 7
+    assert len(PROGRAMS) == 8
     for program in PROGRAMS:
         exec(compile(program, "docs/serving.md", "exec", dont_inherit=True), names)
     return names
@@ -60,6 +60,10 @@ def test_a_prefix_and_what_follows_are_merged(page: dict[str, Any]) -> None:
     table = torch.cat((shared.expand(3, -1), own), 1)
     step = page["step"] | {"seqused_k": keys, "block_table": table}
     close(page["o"], attention(page["q"], page["k_cache"], page["v_cache"], **step))
+
+
+def test_a_row_alone_is_that_of_the_step(page: dict[str, Any]) -> None:
+    close(page["alone"], page["whole"][:1])
 
 
 def test_the_error_is_that_of_the_page(page: dict[str, Any]) -> None:

@@ -103,8 +103,7 @@ def attention(
       The output has the dtype of q, or is bfloat16. If all three have 8 bits, v may have contiguous
       keys (v.stride(1) is 1) instead of contiguous columns.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
-    - `split_keys`: the keys of a KV split. The default, and its rounding, follow the batch.
-    - `batch_invariant`: on a GPU the bits of a row do not depend on other rows or on the chunk.
+    - `split_keys`: the keys of a KV split. `batch_invariant`: a row's bits depend on no other row.
     - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
 

@@ -89,11 +89,13 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         yield Sm90Features(block_descales=blocks).bindings(EVERY_8_BIT_VARIANT[0])
 
 
+_CONVERTING = HopperForwardKernelConfig(
+    *(DType.BF16, 64, 1, 64, 2), tma=True, specialised=True, kv_8_bit=True
+)
 EVERY_8_BIT_VARIANT = [
-    HopperForwardKernelConfig(
-        *(DType.BF16, 64, 2, 64, 2), tma=True, specialised=True, kv_8_bit=True, q_8_bit=queries
-    )
-    for queries in (False, True)
+    _CONVERTING,
+    replace(_CONVERTING, q_8_bit=True),
+    replace(_CONVERTING, q_8_bit=True, scores_8_bit=True),
 ]
 
 EVERY_FP8_VARIANT = [

@@ -30,6 +30,7 @@ IMPLIED = {("HopperBackwardKernelConfig", "B_c")}
 """Fields whose value follows from the others, so that none changes alone."""
 FORMS = (
     "hopper(BF16, 64, 2, 64, 2): tma+specialised+kv_8_bit",
+    "hopper(BF16, 64, 1, 64, 2): tma+specialised+kv_8_bit+q_8_bit",
     "hopper_fp8(BF16, 64, 2, 64, 2): tensor_sums+persistent",
 )
 """Configs with fields that those of `build` do not have, or not alone."""
@@ -110,11 +111,14 @@ def test_how_a_value_is_bound() -> None:
     assert bound(rescale, 1) == Variant("Rescale", "attn/rescale", "Lazy", 1)
 
 
+OF_8_BITS = ("kv_8_bit", "q_8_bit", "scores_8_bit")
+
+
 def test_neighbours_differ_in_one_field() -> None:
     config = HopperForwardKernelConfig(DType.BF16, 64, 2, 64, 2, tma=True, specialised=True)
     near = neighbours_of(
         config,
-        fixed=("consumers", "tile_order", "rescale_threshold", "kv_8_bit", "q_8_bit", "group_mib"),
+        fixed=("consumers", "tile_order", "rescale_threshold", *OF_8_BITS, "group_mib"),
         values={"narrow_keys": (16, 32)},
         together=[{"B_c": 128, "overlap": True}],
     )

@@ -122,6 +122,7 @@ LADDER = hopper_ladder(DType.FP16, 64)
 SHOWN_BY_RUNGS = {rung.field for rung, _ in LADDER[1:]}
 PLAIN = LADDER[0][1]
 TWO_CONSUMERS = replace(LADDER[-1][1], consumers=2, own_output=False)
+ONE_CONSUMER = replace(TWO_CONSUMERS, consumers=1, ping_pong=False, stale_max=False)
 TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "dtype": (PLAIN, DType.BF16),
     "d_head": (PLAIN, 96),
@@ -133,6 +134,7 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "wide_panels": (replace(TWO_CONSUMERS, d_head=80, B_c=64, narrow_keys=0), True),
     "kv_8_bit": (TWO_CONSUMERS, True),
     "q_8_bit": (replace(TWO_CONSUMERS, kv_8_bit=True), True),
+    "scores_8_bit": (replace(ONE_CONSUMER, kv_8_bit=True, q_8_bit=True), True),
 }
 
 

@@ -36,7 +36,9 @@ OTHER_VALUES: dict[str, Any] = {
     "wide_panels": True,
     "kv_8_bit": True,
     "q_8_bit": True,
+    "scores_8_bit": True,
 }
+SCORES_8_BIT = {"kv_8_bit": True, "q_8_bit": True, "scores_8_bit": True}
 
 
 def test_switches_are_off_by_default() -> None:
@@ -138,6 +140,7 @@ def test_cpp_struct_says_every_choice() -> None:
         "  static constexpr int kStages = 2;",
         "  static constexpr int kGroupMib = 64;",
         "  static constexpr int kSkipEmpty = 1;",
+        "  static constexpr int kScores8Bit = 0;",
         "  static constexpr int kConvertingWarps = 0;",
         "  static constexpr int kConvertQueries = 0;",
         "  static constexpr int kProducerRegisters = 40;",
@@ -195,6 +198,8 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ({"kv_8_bit": True}, "static constexpr int kConvertingWarps = 3;"),
         ({"kv_8_bit": True, "q_8_bit": True}, "static constexpr int kConvertQueries = 1;"),
         ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
+        (SCORES_8_BIT, "using Roles = fa::sm90::roles::ScoresOf8Bits;"),
+        (SCORES_8_BIT, "static constexpr int kConvertQueries = 0;"),
     ],
 )
 def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:

@@ -110,6 +110,7 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"wide_panels": True}, "wide_panels_needs_specialised", "or wide_panels=False"),
         ({"kv_8_bit": True}, "kv_8_bit_needs_specialised", "or kv_8_bit=False"),
         ({"q_8_bit": True}, "q_8_bit_needs_specialised", "or q_8_bit=False"),
+        ({"scores_8_bit": True}, "scores_8_bit_needs_specialised", "or scores_8_bit=False"),
     ],
 )
 def test_what_needs_a_producer_says_so(change: dict[str, Any], rule: str, says: str) -> None:

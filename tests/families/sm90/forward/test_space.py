@@ -80,7 +80,7 @@ def test_samples_are_valid_varied_and_repeatable() -> None:
     drawn = list(islice(sample_hopper_configs(1), 2000))
     assert drawn[:300] == list(islice(sample_hopper_configs(1), 300))
     assert all(cfg.broken_rule() is None for cfg in drawn)
-    of_8_bits = ("kv_8_bit", "q_8_bit")  # samples are for tensors of 16 bits
+    of_8_bits = ("kv_8_bit", "q_8_bit", "scores_8_bit")  # samples are for tensors of 16 bits
     for field, values in CHOICES.items():
         if field not in ("B_c", "group_mib", "narrow_keys", *of_8_bits):
             assert {getattr(cfg, field) for cfg in drawn} == set(values), field

@@ -169,14 +169,18 @@ class HopperForwardKernelConfig(KernelConfig):
     kv_8_bit: bool = switch(
         "k and v are e4m3, and warps beside the producer convert them to dtype",
         default=False,
-        bind=as_number("converting_warps", CONVERTING_WARPS),
         needs=PRODUCER,
     )
     q_8_bit: bool = switch(
         "q is e4m3, too, and they convert it as well",
         default=False,
-        bind=as_number("convert_queries"),
         needs=(PRODUCER, Needs("kv_8_bit", "is for k and v of 8 bits")),
+    )
+    scores_8_bit: bool = switch(
+        "products of Q and K have 8 bits, and only V is converted",
+        default=False,
+        bind=as_number(),
+        needs=(PRODUCER, Needs("q_8_bit", "is for q, k and v of 8 bits")),
     )
 
     oldest_arch: ClassVar[Arch] = HOPPER
@@ -240,9 +244,19 @@ class HopperForwardKernelConfig(KernelConfig):
         """Return the columns of a row in whole panels."""
         return -(-self.d_head // panel) * panel
 
+    @property
+    def box_columns(self) -> int:
+        """The columns of a box of k and v: a panel, or a whole row if all are converted."""
+        if self.scores_8_bit:
+            return min((128, 64), key=self._held_columns)
+        return self.landing_columns if self.kv_8_bit else self.panel_columns
+
     def smem_bytes(self, elem_size: int = 2) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and O with `own_output`."""
         keys = 2 * self.stages * self.B_c
+        if self.scores_8_bit:
+            of_8_bits = (self.B_r + keys) * self.landing_columns
+            return of_8_bits + 2 * self.B_c * self.held_columns * elem_size + BARRIER_BYTES
         rows = self.B_r * (1 + self.own_output) + keys
         landing = keys * self.landing_columns + LANDING_BARRIER_BYTES if self.kv_8_bit else 0
         return rows * self.held_columns * elem_size + BARRIER_BYTES + landing
@@ -254,8 +268,8 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def landing_columns(self) -> int:
-        """The columns of a row of K or V before it is converted, a byte each."""
-        return self.held_columns
+        """The columns of a row of K or V of 8 bits, a byte each."""
+        return self._held_columns(self.box_columns) if self.scores_8_bit else self.held_columns
 
     @property
     def computing_warps(self) -> int:
@@ -275,11 +289,18 @@ class HopperForwardKernelConfig(KernelConfig):
             copy = Variant("Copy", "sm90/copy", "Tma" if self.tma else "CpAsync")
             return (copy, Variant("Roles", "sm90/roles", "Unified"), *types)
         producer, consumer = self.register_split
-        numbers = {"producer_registers": producer, "consumer_registers": consumer}
-        if self.kv_8_bit:
+        converts = self.kv_8_bit and not self.scores_8_bit
+        numbers = {
+            "converting_warps": CONVERTING_WARPS * self.kv_8_bit,
+            "convert_queries": int(self.q_8_bit and not self.scores_8_bit),
+            "producer_registers": producer,
+            "consumer_registers": consumer,
+        }
+        if converts:
             numbers["landing_columns"] = self.landing_columns
             numbers["landing_barrier_bytes"] = LANDING_BARRIER_BYTES
-        roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
+        of_8_bits = "ScoresOf8Bits" if self.scores_8_bit else "Converting"
+        roles = Variant("Roles", "sm90/roles", of_8_bits if self.kv_8_bit else "Specialised")
         return (*(Number(name, value) for name, value in numbers.items()), roles, *types)
 
     def _rescale(self) -> Variant:
@@ -335,6 +356,14 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "kv_8_bit_needs_registers",
             "kv_8_bit=True converts in the producer's warpgroup, which has too few registers beside"
             " consumers=3: use 1 or 2 consumers or set kv_8_bit=False",
+        )
+    if cfg.scores_8_bit and (cfg.consumers > 1 or cfg.stale_max or cfg.stages % 2):
+        yield Violation(
+            "scores_8_bit",
+            "scores_8_bit=True is for one consumer, V in two buffers of 16 bits, and scores that are"
+            f" not computed again; consumers={cfg.consumers}, stages={cfg.stages} and"
+            f" stale_max={cfg.stale_max}: set consumers=1, stages=2 or 4 and stale_max=False, or"
+            " scores_8_bit=False",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

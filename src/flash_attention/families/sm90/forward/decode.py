@@ -15,7 +15,7 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.heuristic import heuristic, hopper_d_head
+from flash_attention.families.sm90.forward.heuristic import box_is_aligned, heuristic, hopper_d_head
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -50,12 +50,12 @@ def choose_splits(
         chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
         if chunk is None:
             return why
-        return chunk, _on_device(chunk, problem, num_sms)
+        return chunk, on_device(chunk, problem, num_sms)
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     if problem.per_batch and split_keys is None:
-        return config, _on_device(config, problem, num_sms)
+        return config, on_device(config, problem, num_sms)
     blocks = -(-problem.seq_k // config.B_c)
     least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
     kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
@@ -119,12 +119,16 @@ def without_counter(
     plain = config.specialised and not (config.own_output or config.direct_output)
     if not (plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch):
         return None
-    return _on_device(config, problem, num_sms)
+    return on_device(config, problem, num_sms)
 
 
-def _on_device(config: HopperForwardKernelConfig, problem: Problem, num_sms: int) -> KvSplits:
-    """Return splits that as many CTAs compute from the lengths as run at a time."""
-    return KvSplits.on_device(problem, config.B_c, config.side_by_side * num_sms)
+def on_device(config: HopperForwardKernelConfig, problem: Problem, num_sms: int) -> KvSplits:
+    """Return splits that as many CTAs compute from the lengths as run at a time. The keys of one
+    sequence have fewer with one CTA on a multiprocessor, which is faster unless it converts V."""
+    alone = problem.batch == 1 and not config.kv_8_bit
+    return KvSplits.on_device(
+        problem, config.B_c, num_sms if alone else config.side_by_side * num_sms
+    )
 
 
 def splits_of(
@@ -160,6 +164,18 @@ def _why_whole(problem: Problem, whole: KvSplits, num_sms: int, most_whole: int)
 
 
 def _config(problem: Problem) -> HopperForwardKernelConfig:
+    config = _converting(problem)
+    if not config.q_8_bit or problem.block_descales:
+        return config
+    scores = replace(config, scores_8_bit=True, stale_max=False, stages=4)
+    if scores.side_by_side == 1 == (two := replace(scores, stages=2)).side_by_side - 1:
+        scores = two
+    aligned = not problem.page_keys or box_is_aligned(scores, problem.page_keys)
+    return scores if aligned else config
+
+
+def _converting(problem: Problem) -> HopperForwardKernelConfig:
+    """Return the config for decoding with products of 16 bits."""
     return HopperForwardKernelConfig(
         dtype=DType.from_string(str(problem.output_dtype)),
         d_head=hopper_d_head(problem),

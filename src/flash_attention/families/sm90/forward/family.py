@@ -25,7 +25,12 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.decode import Steps, choose_splits, without_counter
+from flash_attention.families.sm90.forward.decode import (
+    Steps,
+    choose_splits,
+    on_device,
+    without_counter,
+)
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
@@ -46,6 +51,7 @@ from flash_attention.families.sm90.forward.tensor_maps import (
     of_all_lengths,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
@@ -89,7 +95,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             header="fa/sm90/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings(config)),
             wrappers=(
-                *(from_shared(operand, width) for width in widths),
+                *(from_shared(E4M3_ELEMENT if config.scores_8_bit else operand, w) for w in widths),
                 from_registers(operand, config.d_head),
             ),
             asserts=LAYOUT_ASSERTS,
@@ -111,6 +117,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> Recipe:
         arch = setting.arch
         split = setting.split or without_counter(config, problem, setting.num_sms)
+        if split is not None and split.ctas:  # which depend on the number of sequences
+            split = on_device(config, problem, setting.num_sms)
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
@@ -131,6 +139,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 tiles=problem.num_tiles(config.B_r),
                 resize=resize,
             )
+        most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
         return Recipe(
             features,
             (main, *self._combining(config, problem, features, split, arch)),
@@ -138,7 +147,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             scratch=split.scratch(problem, config.consumers),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
-            arrivals=(split.ctas or tiles) * config.consumers if split.one_launch else 0,
+            arrivals=(most_ctas if split.ctas else tiles) * config.consumers * split.one_launch,
             resize=resize,
         )
 
@@ -240,18 +249,22 @@ def _resizing(
         return None
     rows = config.B_r
     few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
-    stored = 0 if split is None else split.rows_stored(problem, config.consumers)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
-    grids = ((0 if split is None else split.ctas, 1, 1),)
+    known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
 
     def resize(other: Problem) -> Resized | None:
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
         if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
         if split is not None:
-            same = split.rows_stored(other, config.consumers) == stored
-            return Resized(grids, None if same else split.scratch(other, config.consumers))
+            key = other.batch == 1, min(other.seq_q, rows)
+            found = known.get(key)
+            if found is None:
+                own = on_device(config, other, num_sms)
+                sizes = own.scratch(other, config.consumers)
+                found = known[key] = Resized(((own.ctas, 1, 1),), sizes)
+            return found
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)

@@ -215,9 +215,7 @@ def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
 
 def box_row_bytes(config: HopperForwardKernelConfig) -> int:
     """Return the bytes of a row of a box of k or v."""
-    if config.kv_8_bit:
-        return config.landing_columns
-    return config.panel_columns * config.dtype.itemsize
+    return config.box_columns * config.kv_dtype.itemsize
 
 
 def group_mib(problem: Problem) -> int:

@@ -106,21 +106,19 @@ def describe_all(
     """
     panel = config.panel_columns
     q, k, v, o = views
-    keys = (
-        config.landing_columns if config.kv_8_bit else panel,
-        1,
-        features.box_keys(config.B_c),
-    )
+    keys = (config.box_columns, 1, features.box_keys(config.B_c))
     promotion = PROMOTION if q.shape[-1] % 32 or v.shape[-1] % 32 else WIDE_PROMOTION
     once = 0 if features.is_decode else promotion  # saves 2 to 5 % in decoding
 
     def describe_keys(view: TensorView) -> MapDescription:
         if features.whole_rows:
             return _describe_rows(view, panel, keys[2], once)
-        return describe(view, keys, once, swizzled=not config.kv_8_bit)
+        swizzled = config.scores_8_bit or not config.kv_8_bit
+        return describe(view, keys, once, swizzled=swizzled)
 
+    q_columns = config.box_columns if config.scores_8_bit else panel
     return {
-        "q": describe(q, (panel, *features.q_box), promotion),
+        "q": describe(q, (q_columns, *features.q_box), promotion),
         "k": describe_keys(k),
         "v": describe_keys(v),
         "o": describe(o, (panel, *features.o_box)),

@@ -81,7 +81,7 @@ class Consumer : public Products<Config_> {
   __device__ Output& o() { return o_; }
   __device__ QOperand q() const { return Shape<Config>::uniform(q_operand_); }
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
-  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
+  __device__ VOperand v() const { return v_operand_.after(smem_.v_buffer(v_.stage)); }
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
@@ -104,6 +104,7 @@ class Consumer : public Products<Config_> {
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
+    if (has_no_query()) return;
     Config::Score::change(s, descale_.scaled(args_));
     if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
   }
@@ -116,13 +117,19 @@ class Consumer : public Products<Config_> {
   // computed again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
+  }
+  template <int Keys>
+  __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) const {
+    if (!has_no_query()) Math::convert(p, s);
   }
   template <class Block>
   __device__ void rescale(Output& o, Block) {
@@ -155,13 +162,19 @@ class Consumer : public Products<Config_> {
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
 
   __device__ void scores_again(Scores<Config::kBC>& s) const {
-    Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
-    Config::Score::change(s, descale_.scaled(args_));
+    if constexpr (!kScores8Bit<Config>) {
+      Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+      Config::Score::change(s, descale_.scaled(args_));
+    }
   }
   template <int Keys>
   __device__ void hide(Scores<Keys>& s) const {
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
+
+  // Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
+  static constexpr bool kLeavesRows = Config::kConsumers == 1 && Config::Splits::kSplitKv;
+  __device__ bool has_no_query() const { return kLeavesRows && !has_query_; }
 
   // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
@@ -184,6 +197,11 @@ class Consumer : public Products<Config_> {
     unseen_after_ = first_block_ - whole_first;
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
+    has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
+    if (kLeavesRows) {  // what warps without a query never set
+      p_ = {};
+      stats_.shrink[0][0] = stats_.shrink[0][1] = 1.f;
+    }
     stats_.reset();
     o_.zero();
     stats_.grew = false;
@@ -231,6 +249,7 @@ class Consumer : public Products<Config_> {
   const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
   bool v_is_there_ = false;  // it was waited for
+  bool has_query_;           // a row of this warp
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;

@@ -10,17 +10,17 @@
 namespace fa::sm90 {
 
 template <class T, class Config>
-concept CopySlot = requires(typename T::template Transfers<Config>& transfers,
-                            const WarpOutput<Config>& warp, typename Shape<Config>::QTile q_tile,
-                            typename Shape<Config>::KVTile kv_tile, int row) {
-  transfers.load_q(q_tile, row);
-  transfers.load_k(kv_tile, row);
-  transfers.load_v(kv_tile, row);
-  transfers.load_nothing();
-  transfers.wait_k();
-  transfers.wait_v();
-  transfers.store(warp, q_tile);
-};
+concept CopySlot =
+    requires(typename T::template Transfers<Config>& transfers, const WarpOutput<Config>& warp,
+             typename Shape<Config>::QTile q_tile, typename Shape<Config>::VTile kv_tile, int row) {
+      transfers.load_q(q_tile, row);
+      transfers.load_k(kv_tile, row);
+      transfers.load_v(kv_tile, row);
+      transfers.load_nothing();
+      transfers.wait_k();
+      transfers.wait_v();
+      transfers.store(warp, q_tile);
+    };
 
 }  // namespace fa::sm90
 
@@ -32,7 +32,7 @@ struct CpAsync {
   template <class Config>
   class Transfers {
     using QTile = typename Shape<Config>::QTile;
-    using KVTile = typename Shape<Config>::KVTile;
+    using KVTile = typename Shape<Config>::VTile;
     static constexpr int kThreads = Config::kConsumers * kWarpgroupSize;
     static constexpr int kRowChunks = Config::kDHead / kChunkElements;
 
@@ -117,7 +117,7 @@ struct Tma {
   template <class Config>
   class Transfers {
     using QTile = typename Shape<Config>::QTile;
-    using KVTile = typename Shape<Config>::KVTile;
+    using KVTile = typename Shape<Config>::VTile;
 
    public:
     template <class Maps>

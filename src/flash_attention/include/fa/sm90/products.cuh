@@ -18,20 +18,35 @@ struct OperandOf {
   using Type = typename Config::DType;
 };
 template <class Config>
-  requires(Config::kConvertQueries > 0) && (Config::Descale::kKeepsElements)
+  requires(Config::kConvertQueries > 0 || kScores8Bit<Config>) && (Config::Descale::kKeepsElements)
 struct OperandOf<Config> {
   using Type = dtype::Fp16;
+};
+
+// The type of Q and K, and how many columns one product has.
+template <class Config, bool Scores8Bit = kScores8Bit<Config>>
+struct ScoreOperand {
+  using Type = typename OperandOf<Config>::Type;
+  static constexpr int kDepth = 16;
+};
+template <class Config>
+struct ScoreOperand<Config, true> {
+  using Type = ptx::E4m3;
+  static constexpr int kDepth = 32;
 };
 
 template <class Config>
 struct Products {
   using DType = typename OperandOf<Config>::Type;
   using QTile = typename Shape<Config>::QTile;
-  using KVTile = typename Shape<Config>::KVTile;
+  using KTile = typename Shape<Config>::KTile;
   using QOperand = typename QTile::RowOperand;
-  using KOperand = typename KVTile::RowOperand;
-  using VOperand = typename KVTile::ColumnOperand;
-  static constexpr int kDimSteps = Config::kDHead / 16;
+  using KOperand = typename KTile::RowOperand;
+  using VOperand = typename Shape<Config>::VTile::ColumnOperand;
+  // Of Q and K. A step that is half beyond d_head reads zeros there, which TMA wrote.
+  using ScoreType = typename ScoreOperand<Config>::Type;
+  static constexpr int kDimSteps =
+      (Config::kDHead + ScoreOperand<Config>::kDepth - 1) / ScoreOperand<Config>::kDepth;
 
   template <int Keys>
   using Scores = Accumulator<kWarpRows, Keys>;
@@ -47,7 +62,7 @@ struct Products {
     ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
-      ptx::WgmmaFromShared<DType, Keys>::run(s, q.step(d), k.step(d), d != 0);
+      ptx::WgmmaFromShared<ScoreType, Keys>::run(s, q.step(d), k.step(d), d != 0);
     ptx::wgmma_commit();
   }
 
@@ -81,7 +96,8 @@ struct Products {
 
   // Computes S again, by this warp alone: Q's 16 rows from `q_row` of its tile, all keys of the block.
   static __device__ void scores_again(Scores<Config::kBC>& s, QTile q_tile, int q_row,
-                                      KVTile k_tile) {
+                                      KTile k_tile) {
+    static_assert(!kScores8Bit<Config>, "ldmatrix and mma read elements of 16 bits");
     s.zero();
 #pragma unroll 1
     for (int d = 0; d < kDimSteps; ++d) {
@@ -92,7 +108,7 @@ struct Products {
 #pragma unroll
       for (int n = 0; n < Config::kBC / 16; ++n) {
         u32 k[4];
-        ptx::ldmatrix_x4(k, keys + n * 2 * KVTile::kGroupBytes);
+        ptx::ldmatrix_x4(k, keys + n * 2 * KTile::kGroupBytes);
         mma<DType>(s.v[0][2 * n], q, k[0], k[1]);
         mma<DType>(s.v[0][2 * n + 1], q, k[2], k[3]);
       }

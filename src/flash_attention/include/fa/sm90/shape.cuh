@@ -99,6 +99,18 @@ struct SharedTile : Panels<DHead, Columns> {
   }
 };
 
+// A tile of elements of 8 bits. In bytes it is one of 16 bits with half the columns, and a step of 32 columns
+// is one of 16.
+template <int DHead, int Rows>
+struct ByteTile : SharedTile<DHead / 2, Rows> {
+  using Base = SharedTile<DHead / 2, Rows>;
+  using Base::Base;
+  static constexpr int kColumns = 2 * Base::kColumns;
+
+  // The n-th eight elements of a row.
+  __device__ u32 eight(int row, int n) const { return Base::chunk(row, n / 2) + n % 2 * 8; }
+};
+
 // The rows of a warpgroup that are used: whole queries of `group` heads, or an equal share of one query.
 __device__ constexpr int used_rows(int group) {
   if (group <= kWarpgroupRows) return kWarpgroupRows / group * group;
@@ -107,17 +119,35 @@ __device__ constexpr int used_rows(int group) {
   return group / shares;
 }
 
+// Whether Q K^T is a product of elements of 8 bits, and P V one of 16.
 template <class Config>
-struct Shape {
-  template <int Rows>
-  using Tile = SharedTile<Config::kDHead, Rows, Config::kPanelColumns>;
-  using QTile = Tile<kWarpgroupRows>;  // of one warpgroup; O's, too
+inline constexpr bool kScores8Bit = false;
+template <class Config>
+  requires requires { Config::kScores8Bit; }
+inline constexpr bool kScores8Bit<Config> = Config::kScores8Bit > 0;
+
+// The tiles that products read: of Q and K, from which scores are computed, and of V.
+template <class Config, bool Scores8Bit = kScores8Bit<Config>>
+struct OperandTiles {
+  using QTile = SharedTile<Config::kDHead, kWarpgroupRows, Config::kPanelColumns>;
+  using VTile =
+      SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns, Config::Pages::kGrouped>;
+  using KTile = VTile;
+};
+template <class Config>
+struct OperandTiles<Config, true> {
+  using QTile = ByteTile<Config::kDHead, kWarpgroupRows>;
+  using VTile = SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns>;
+  using KTile = ByteTile<Config::kDHead, Config::kBC>;
+};
+
+template <class Config>
+struct Shape : OperandTiles<Config> {
+  using typename OperandTiles<Config>::QTile;  // of one warpgroup; O's, too
   static constexpr int kGroup = Config::Rows::kGroup;
   static constexpr int kRows = used_rows(kGroup);  // of a warpgroup
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
-  using KVTile =
-      SharedTile<Config::kDHead, Config::kBC, Config::kPanelColumns, Config::Pages::kGrouped>;
 
   // The operand in uniform registers, from which products read it. The compiler puts it there by itself
   // where other registers are not scarce.

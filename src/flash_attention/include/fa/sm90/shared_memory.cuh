@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, O's own
-// buffer if it has one, then the mbarriers, the mailbox for the next tile and a word of each warpgroup.
+// The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, V in 16 bits if it
+// is loaded in 8 and K is not converted, O's own buffer if it has one, then the mbarriers, the mailbox for the
+// next tile and a word of each warpgroup.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/async.cuh>
@@ -40,18 +41,24 @@ class SharedMemory {
   static constexpr int kConsumers = Config::kConsumers;
 
  public:
-  using KVTile = typename Shape<Config>::KVTile;
+  using KVTile = typename Shape<Config>::KTile;   // as it is loaded
+  using VTile = typename Shape<Config>::VTile;    // as products read it
   using QPipeline = Pipeline<QTile, kConsumers>;  // a buffer for each warpgroup
   using KVPipeline = Pipeline<KVTile, kStages>;
+  static constexpr int kConvertedStages = 2;
+  using ConvertedPipeline = Pipeline<VTile, kConvertedStages>;  // of V in 16 bits, if K has 8
 
  private:
   static constexpr int kK = QPipeline::kTileBytes;
   static constexpr int kV = kK + KVPipeline::kTileBytes;
-  static constexpr int kO = kV + KVPipeline::kTileBytes;
+  static constexpr int kConverted = kV + KVPipeline::kTileBytes;
+  static constexpr int kO = kConverted + (kScores8Bit<Config> ? ConvertedPipeline::kTileBytes : 0);
   static constexpr int kQBarriers = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
   static constexpr int kKBarriers = kQBarriers + QPipeline::kBarrierBytes;
   static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
-  static constexpr int kMail = kVBarriers + KVPipeline::kBarrierBytes;
+  static constexpr int kConvertedBarriers = kVBarriers + KVPipeline::kBarrierBytes;
+  static constexpr int kMail =
+      kConvertedBarriers + (kScores8Bit<Config> ? ConvertedPipeline::kBarrierBytes : 0);
 
  public:
   static constexpr int kBytes = kQBarriers + Config::kBarrierBytes;
@@ -67,7 +74,21 @@ class SharedMemory {
   __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
   __device__ QTile q(int warpgroup) const { return q_pipeline().tile(warpgroup); }
   __device__ KVTile k(int stage) const { return k_pipeline().tile(stage); }
-  __device__ KVTile v(int stage) const { return v_pipeline().tile(stage); }
+  __device__ ConvertedPipeline converted_pipeline() const {
+    return {base_ + kConverted, base_ + kConvertedBarriers};
+  }
+  // The buffer that products read V of a stage from, and the parity of its phase.
+  static_assert(!kScores8Bit<Config> || kStages == kConvertedStages ||
+                kStages == 2 * kConvertedStages);
+  __device__ int v_buffer(int stage) const {
+    return kScores8Bit<Config> ? stage % kConvertedStages : stage;
+  }
+  __device__ u32 v_parity(const Ring<kStages>& at) const {
+    return kStages == kConvertedStages ? at.parity : at.stage / kConvertedStages;
+  }
+  __device__ VTile v(int stage) const {
+    return VTile(base_ + (kScores8Bit<Config> ? kConverted : kV)).after(v_buffer(stage));
+  }
   __device__ QTile own_o(int warpgroup) const {
     return QTile(base_ + kO + warpgroup * QTile::kBytes);
   }
@@ -79,7 +100,9 @@ class SharedMemory {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
     constexpr int kLoaders = Config::Pages::template kWarps<Config>;  // half of them load K, half V
-    constexpr int kFillers = kConverters ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
+    constexpr bool kLoadsTiles = kConverters == 0 || kScores8Bit<Config>;
+    constexpr int kFillers = !kLoadsTiles ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
+    constexpr int kReaders = kConsumers * kWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
       q_pipeline().init(w, Config::kConvertQueries ? kConverters : 1, kWarps);
@@ -88,11 +111,14 @@ class SharedMemory {
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, kFillers);
       v_pipeline().init_full(stage, kFillers);
-      k_pipeline().init_empty(stage, kConsumers * kWarps);
-      v_pipeline().init_empty(stage, kConsumers * kWarps);
+      k_pipeline().init_empty(stage, kReaders);
+      v_pipeline().init_empty(stage, kScores8Bit<Config> ? kConverters : kReaders);
     }
+#pragma unroll
+    for (int stage = 0; kScores8Bit<Config> && stage < kConvertedStages; ++stage)
+      converted_pipeline().init(stage, kConverters, kReaders);
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters + kLoaders - 1);
+    ptx::mbarrier_init(mail().empty, kReaders + kConverters + kLoaders - 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 
@@ -169,7 +195,7 @@ __device__ bool take_tile(Mail mail, const ForwardKernelArgs& args, Tile& tile,
 // them although nothing was loaded there, and 0 times NaN is NaN.
 template <int Threads, class Tile>
 __device__ void clear_rows(Tile tile, int first, int thread) {
-  constexpr int kRowChunks = Tile::kCount * Tile::kColumns / kChunkElements;
+  constexpr int kRowChunks = Tile::kCount * Tile::kRowBytes / kChunkBytes;
   for (int i = first * kRowChunks + thread; i < Tile::kRows * kRowChunks; i += Threads)
     ptx::st_shared_16(tile.chunk(i / kRowChunks, i % kRowChunks), {0, 0, 0, 0});
   ptx::fence_proxy_async();  // the products see the zeros
@@ -184,7 +210,7 @@ __device__ void clear_queries(typename Shape<Config>::QTile tile, int warpgroup)
 
 // Clears the rows of a block of V from `keys` on, with all consumers.
 template <class Config>
-__device__ void clear_keys(typename Shape<Config>::KVTile tile, int keys) {
+__device__ void clear_keys(typename Shape<Config>::VTile tile, int keys) {
   clear_rows<Config::kConsumers * kWarpgroupSize>(tile, keys, threadIdx.x - kWarpgroupSize);
   sync_consumers<Config>();  // all consumers have stored their zeros
 }

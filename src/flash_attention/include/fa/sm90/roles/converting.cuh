@@ -24,6 +24,7 @@ struct LandingTile {
   u32 address;
 
   __device__ u32 panel(int) const { return address; }
+  __device__ u32 eight(int row, int n) const { return address + row * kRowBytes + n * 8; }
 };
 
 template <class Config>
@@ -87,11 +88,11 @@ __device__ ptx::Chunk converted(const ptx::Pair& x, Convert convert) {
 // a row, which are in different banks.
 template <class Config, int Threads, class From, class To, class FactorsOfRows>
 __device__ void convert_tile(From from, To to, const FactorsOfRows& factors, int thread) {
-  constexpr int kRowChunks = From::kRowBytes / kChunkElements;
+  constexpr int kRowChunks = To::kCount * To::kRowBytes / kChunkBytes;
 #pragma unroll 4
   for (int i = thread; i < From::kRows * kRowChunks; i += Threads) {
-    const ptx::Pair x = ptx::ld_shared_pair(from.address + i * kChunkElements);
     const int row = i / kRowChunks;
+    const ptx::Pair x = ptx::ld_shared_pair(from.eight(row, i % kRowChunks));
     ptx::st_shared_16(to.chunk(row, i % kRowChunks), converted(x, [&](u32 halves) {
                         return factors.template convert<typename Products<Config>::DType>(halves,
                                                                                           row);

@@ -31,7 +31,7 @@ struct Unified {
     static_assert(check_unified_slots<Config>());
     using Math = Products<Config>;
     using QTile = typename Shape<Config>::QTile;
-    using KVTile = typename Shape<Config>::KVTile;
+    using KVTile = typename Shape<Config>::VTile;
     constexpr int kSmemBytes =
         Config::kConsumers * QTile::kBytes + 2 * KVTile::kBytes + Config::kBarrierBytes;
     static_assert(check_host_numbers<Config, kSmemBytes>());
