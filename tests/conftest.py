@@ -19,10 +19,14 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 LONG = {
     "backward/test_emulated.py",
+    "commands/test_build.py",
     "distributed/test_attention.py",
     "emulator/test_backward_sm80.py",
     "emulator/test_hopper_shapes.py",
     "examples/test_examples.py",
+    "forward/test_8_bit_cache.py",
+    "forward/test_on_device.py",
+    "fp8/test_pages.py",
     "launch/test_decode.py",
     "render/test_documents.py",
     "tests/test_random_gradients.py",
@@ -62,6 +66,7 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what is loaded by now stays, and is not looked through again and again
+    gc.set_threshold(20_000, 20, 1_000)  # nor are the programs of a file, which go at its end
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -73,15 +78,19 @@ def _forget_kernels() -> Iterator[None]:
         *("flash_attention.launch.programs", "flash_attention.launch.emulation"),
         "ptx_emulator.program.program",
     }
+    forgotten = 0
     for module in [m for n, m in sys.modules.items() if n in holding or n.startswith("tests.")]:
         for name, value in list(vars(module).items()):
             if name in ("_kernels", "_units", "_plans"):
+                forgotten += len(value)
                 value.clear()
             elif hasattr(value, "cache_clear"):
+                forgotten += value.cache_info().currsize
                 value.cache_clear()
-    gc.collect()
-    with suppress(OSError, AttributeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
+    if forgotten:
+        gc.collect()
+        with suppress(OSError, AttributeError):  # only glibc has it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small transformer that trains in one process or in one of several, each with a part of every
-batch: `python -m tests.parallel_training STORE OUTPUT RANK PROCESSES`."""
+batch."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -100,7 +99,3 @@ def main(store: str, output: str, rank: int, processes: int) -> None:
     if rank == 0:
         torch.save(trained, output)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -157,7 +157,8 @@ def test_one_config_is_for_all_lengths_and_powers_of_two_in_pages(d: int, arch: 
             choice = choose(problem, setting, views)
             assert choice.rule is Rule.BATCH_INVARIANT
             recipe = choice.recipe(problem, views)
-            assert len(recipe.steps) == 1 and not recipe.num_splits
+            assert len(recipe.steps) == 1
+            assert recipe.num_splits == 0
             configs.add(choice.config)
     assert len(configs) == 1
 
@@ -235,7 +236,8 @@ def test_pages_and_a_graph_change_no_bits() -> None:
     with torch.cuda.graph(graph):
         replayed = on_gpu(call)
     graph.replay()
-    assert torch.equal(replayed[0], out) and torch.equal(replayed[1], lse)
+    assert torch.equal(replayed[0], out)
+    assert torch.equal(replayed[1], lse)
     assert call.block_table is not None
     used = torch.arange(call.block_table.shape[1] * step.page, device="cuda") < step.keys[0]
     k, v = (x[call.block_table[0].long()].flatten(0, 1)[used] for x in (call.k, call.v))

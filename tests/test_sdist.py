@@ -19,11 +19,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_%s(sys.argv[1])"
 NOT_OURS = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build")
-A_QUICK_PART = (
-    "tests/test_repo.py",
-    "tests/test_arch.py",
-    "tests/compile/test_elf.py",
-)
+A_QUICK_PART = ("tests/test_arch.py", "tests/compile/test_elf.py")
 
 
 def build(what: str, folder: Path, source: Path) -> None:

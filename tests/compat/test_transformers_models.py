@@ -70,7 +70,7 @@ def test_a_prompt_in_two_parts(models: tuple[Any, Any]) -> None:
     close(given, wanted)
 
 
-@pytest.mark.parametrize("models", one_in(2, MODELS), indirect=True)
+@pytest.mark.parametrize("models", one_in(len(MODELS), MODELS), indirect=True)
 def test_a_compiled_model_is_one_graph(models: tuple[Any, Any]) -> None:
     torch._dynamo.reset()
     eager, ours = models

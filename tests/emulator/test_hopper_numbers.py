@@ -15,6 +15,7 @@ from flash_attention.launch.emulate import emulate
 from flash_attention.launch.emulation import Emulation
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from flash_attention.reference.oracle import oracle, oracle_lse
+from tests.gate import in_turn
 from tests.hopper_configs import hopper_ladder
 
 SEQ, HEADS = 300, 2  # three key blocks, of which the last is masked
@@ -61,8 +62,9 @@ def test_large_scores(config: HopperForwardKernelConfig, causal: bool) -> None:
     assert (scores_computed_again(seen) > 0) == config.stale_max
 
 
-@pytest.mark.parametrize("config", KINDS, ids=name)
-@pytest.mark.parametrize("towards", ["first key", "last key"])
+@pytest.mark.parametrize(
+    ("config", "towards"), in_turn(KINDS, ["first key", "last key"], id_of=name)
+)
 def test_scores_that_grow_from_key_to_key(config: HopperForwardKernelConfig, towards: str) -> None:
     q, k, v = generate_qkv(1, SEQ, HEADS, 64, config.dtype)
     growth = torch.linspace(1, 30, SEQ)[:, None, None].to(k.dtype)

@@ -16,6 +16,7 @@ from flash_attention.call.strict import VARIABLE
 from flash_attention.families.padding import needs_padding, padded
 from flash_attention.kernel_configs import DType
 from flash_attention.reference.judge import Judge, check_lse, check_output, generate_qkv
+from tests.gate import EXHAUSTIVE
 
 SM80 = "rung:15"
 E4M3 = torch.float8_e4m3fn
@@ -103,7 +104,13 @@ def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None) -
     assert Judge(q, k, v, causal=True).check(attention(q, k, v, causal=True, config=config)).ok
 
 
-@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (64, 44), (56, 64), (40, 9)])
+@pytest.mark.parametrize(
+    ("d", "d_v"),
+    [
+        *((60, 60), (40, 9)),
+        *(pytest.param(*other, marks=EXHAUSTIVE) for other in ((64, 44), (56, 64))),
+    ],
+)
 @pytest.mark.parametrize(("dtype", "config"), EMULATED_8_BIT, ids=["fp8", "16-bit q"])
 def test_attention_of_8_bits_and_any_head_dimension(
     d: int, d_v: int, dtype: torch.dtype, config: str, monkeypatch: pytest.MonkeyPatch

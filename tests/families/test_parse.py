@@ -40,7 +40,7 @@ from tests.merge_calls import parts_of
 
 def test_short_forms_round_trip() -> None:
     configs = [
-        *get_kernels_to_build(ARCHES["sm_90"]),
+        *get_kernels_to_build(ARCHES["sm_90"])[::10],
         *islice(sample_configs(7, row_strides=(0, 2048)), 500),
         *islice(sample_hopper_configs(7), 500),
     ]

@@ -13,9 +13,10 @@ from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.launch import programs
 from flash_attention.launch.emulate import emulate
 from flash_attention.launch.emulation import Emulation, compiled_unit
-from flash_attention.launch.programs import PROGRAM, program_of
+from flash_attention.launch.programs import CODE, PROGRAM, program_of
 from flash_attention.reference.judge import check_output, generate_qkv
 from ptx_emulator import load_program
+from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.program import kept
 from ptx_emulator.program.kept import from_bytes, to_bytes
 
@@ -45,22 +46,23 @@ def emulated() -> Emulation:
     return result
 
 
-def the_program(folder: Path) -> Path:
-    (path,) = folder.glob(f"*/{PROGRAM}")
+def the_file(folder: Path, name: str = PROGRAM) -> Path:
+    (path,) = folder.glob(f"*/{name}")
     return path
 
 
 def refuse(*_: object) -> object:
-    raise AssertionError("PTX was read")
+    raise AssertionError("PTX was read or translated")
 
 
-def test_the_second_process_reads_no_ptx_and_runs_the_same(
+def test_the_second_process_translates_no_ptx_and_runs_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = emulated()
-    assert the_program(folder).stat().st_mode & 0o777 == 0o644
+    assert the_file(folder).stat().st_mode & 0o777 == 0o644
     forget()
     monkeypatch.setattr(programs, "load_program", refuse)
+    monkeypatch.setattr(BlockEmitter, "source", refuse)
     second = emulated()
     assert torch.equal(first.output, second.output)
     assert first.findings == second.findings == ()
@@ -85,7 +87,7 @@ def damaged(path: Path) -> None:
 )
 def test_what_cannot_be_trusted_is_made_again(folder: Path, spoil: object) -> None:
     emulated()
-    path = the_program(folder)
+    path = the_file(folder)
     whole = path.read_bytes()
     assert callable(spoil)
     spoil(path)
@@ -93,6 +95,21 @@ def test_what_cannot_be_trusted_is_made_again(folder: Path, spoil: object) -> No
     emulated()
     assert path.read_bytes()[:32] == whole[:32]
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("spoil", [damaged, lambda path: path.unlink()], ids=["damaged", "gone"])
+def test_code_that_is_not_this_program_s_is_made_again(folder: Path, spoil: object) -> None:
+    first = emulated()
+    code = the_file(folder, CODE)
+    assert callable(spoil)
+    spoil(code)
+    forget()
+    assert torch.equal(first.output, emulated().output)
+    whole = code.read_bytes()
+    the_file(folder).unlink()  # the next process numbers its constants anew
+    forget()
+    assert torch.equal(first.output, emulated().output)
+    assert code.read_bytes()[:32] != whole[:32]
 
 
 OTHER = """.version 8.7

@@ -15,6 +15,7 @@ from flash_attention import UnsupportedError, attention
 from flash_attention.reference import formula
 from flash_attention.reference.oracle import oracle, oracle_lse
 from tests.feature_cases import CASES, Case
+from tests.gate import in_turn
 
 MASKS: list[dict[str, Any]] = [
     {},
@@ -27,8 +28,9 @@ MASKS: list[dict[str, Any]] = [
 EXTRAS: list[dict[str, Any]] = [{}, {"softcap": 3.0}, {"softmax_scale": 0.3}, {"sinks": True}]
 
 
-@pytest.mark.parametrize("return_lse", [False, True])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "return_lse"), in_turn(CASES, (False, True), id_of=lambda case: str(case.name))
+)
 def test_every_case_is_right(case: Case, return_lse: bool) -> None:
     made = case.make()
     if return_lse:

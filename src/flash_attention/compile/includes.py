@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from flash_attention.errors import CompileError
@@ -45,7 +46,8 @@ def include_closure(source: str, include_dir: Path = INCLUDE_DIR) -> dict[str, s
     return closure
 
 
-def included_names(text: str, where: str) -> list[str]:
+@lru_cache(maxsize=512)  # as many headers as there are, some of them with edits
+def included_names(text: str, where: str) -> tuple[str, ...]:
     """The headers `text` names, in order; `where` names the text in errors."""
     if "\0" in text:
         raise CompileError(f"{where} contains a NUL character; C++ source is text")
@@ -63,7 +65,7 @@ def included_names(text: str, where: str) -> list[str]:
                 "only headers of this package can be included, as `#include <fa/...>`"
             )
         names.append(allowed.group(1))
-    return names
+    return tuple(names)
 
 
 def _drop_comment(match: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ from flash_attention.families.call_args import (
     put_call_values,
 )
 
-STAT_BLOCK = 128  # kStatBlock of include/fa/attn/stat_rows.cuh
+STAT_BLOCK = 128  # kStatBlock of include/fa/backward_args.cuh
 SEMAPHORE_ROWS = 64  # kSemaphoreRows of the same file
 VIEWS = ("d_o", "q", "k", "v", "o", "dq", "dk", "dv")
 """The tensors of a backward pass, in the order of the views that a recipe gets."""

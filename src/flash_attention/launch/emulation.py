@@ -27,7 +27,7 @@ from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch.preparation import Preparation
-from flash_attention.launch.programs import program_of
+from flash_attention.launch.programs import keep_code, program_of
 from ptx_emulator import (
     SCHEDULES,
     Counters,
@@ -173,7 +173,8 @@ def _emulated(
     smem_bytes: int | None = None,
 ) -> _Emulated:
     arguments, steps = plan.bind(call), plan.recipe.steps
-    programs = [program_of((compile_unit or compiled_unit)(step.unit)) for step in steps]
+    kernels = [(compile_unit or compiled_unit)(step.unit) for step in steps]
+    programs = list(map(program_of, kernels))
     if plan.idle:
         result = plan.preparation.result(
             {
@@ -192,6 +193,7 @@ def _emulated(
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
     seconds = time.perf_counter() - start
+    list(map(keep_code, kernels, programs))
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
     written = {
@@ -252,9 +254,11 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
-    programs = [program_of(compiled_unit(step.unit)) for step in recipe.steps]
+    kernels = [compiled_unit(step.unit) for step in recipe.steps]
+    programs = list(map(program_of, kernels))
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
+    list(map(keep_code, kernels, programs))
     findings = [finding for result in results for finding in result.findings]
     if findings:
         raise LaunchError(

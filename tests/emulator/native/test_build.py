@@ -17,6 +17,7 @@ import pytest
 import ptx_emulator
 from ptx_emulator.native import build, load_native
 from ptx_emulator.native.build import built_library
+from tests.gate import one_in
 
 CC = next(filter(None, map(shutil.which, build.COMPILERS)), None)
 DAY_S = 24 * 3600
@@ -99,7 +100,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", one_in(3, DAMAGES, 2))
 def test_a_damaged_library_is_compiled_again(processes: Processes, damage: str) -> None:
     assert processes.load() == ["[0, 1]"]
     library = processes.library()

@@ -47,7 +47,7 @@ def wait_for_a_lock(cache: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("command", one_in(3, COMMANDS, id_of=lambda it: it.split()[0]))
+@pytest.mark.parametrize("command", one_in(4, COMMANDS, id_of=lambda it: it.split()[0]))
 def test_a_command_that_compiles_is_stopped(command: str, tmp_path: Path) -> None:
     process = start(command, tmp_path)
     wait_for_a_lock(tmp_path, process)

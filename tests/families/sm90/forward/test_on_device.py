@@ -23,9 +23,11 @@ from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import SCHEDULES
+from ptx_emulator.machine import scheduler
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.families.sm90.planted import kinds_caught
+from tests.gate import in_turn
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -133,12 +135,13 @@ def assert_emulated_right(call: Call, schedule: str = SCHEDULES[0]) -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_steps_are_right(name: str) -> None:
-    assert_emulated_right(STEPS[name].call())
+def test_steps_are_right(name: str, schedule: str) -> None:
+    assert_emulated_right(STEPS[name].call(), schedule)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["no queries, no keys", "a chunk"])
+@pytest.mark.parametrize(
+    ("name", "schedule"), in_turn(["no queries, no keys", "a chunk"], SCHEDULES)
+)
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     assert_emulated_right(STEPS[name].call(), schedule)
 
@@ -159,6 +162,7 @@ def test_a_cache_of_k_and_v_together_is_read_in_place() -> None:
 
 
 ORDER, OUTPUT = "sm90/tile_order/on_device.cuh", "sm90/output/whole_or_combined.cuh"
+ENDLESS = "a tile without keys is nobody's"
 MUTATIONS = {
     "a part is left out": (NUMBERS, Edit(OUTPUT, "n + i < count ?", "n + i + 1 < count ?")),
     "the first CTA to arrive combines": (
@@ -169,7 +173,7 @@ MUTATIONS = {
         "cta-write-conflict",
         Edit(OUTPUT, "__threadfence();  // other CTAs see the part before this one arrives"),
     ),
-    "a tile without keys is nobody's": (NUMBERS, Edit(ORDER, "blocks_ = max(blocks_, 1);")),
+    ENDLESS: (NUMBERS, Edit(ORDER, "blocks_ = max(blocks_, 1);")),
     "the mail is overwritten": (
         "race",
         Edit("sm90/shared_memory.cuh", "ptx::mbarrier_wait(mail.empty, parity ^ 1);"),
@@ -177,8 +181,15 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_mistakes_are_found(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.mutations if name == ENDLESS else ())
+        for name in MUTATIONS
+    ],
+)
+def test_mistakes_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "MAX_STEPS", 50_000)  # five times what the right kernel takes
     caught_by, edit = MUTATIONS[name]
     call = Step((1, 0, 1, 0, 1), (600, 40, 0, 0, 2400), sinks=True).call()
     right = partial(assert_right, call)

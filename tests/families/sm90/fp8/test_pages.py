@@ -31,6 +31,7 @@ from tests.families.sm90.forward.cases_8_bit import Case
 from tests.families.sm90.fp8.cases import OVERLAPPED, assert_right, config
 from tests.families.sm90.fp8.transposed_cases import OVERLAPPED_T
 from tests.families.sm90.planted import kinds_caught
+from tests.gate import EXHAUSTIVE, in_turn
 
 CAUSAL = (("causal", True),)
 PACKED = Case(
@@ -80,7 +81,15 @@ def assert_emulated_right(call: Call, schedule: str = SCHEDULES[0]) -> None:
     assert_right(call, result.output, result.lse)
 
 
-@pytest.mark.parametrize("name", CASES)
+SELDOM = {  # cases of what others, and the tests below, have
+    *("pages of 16", "pages of 32", "pages of 64", "pages of 128", "padded", "softcap"),
+    "a bound of the keys",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=EXHAUSTIVE if n in SELDOM else ()) for n in CASES]
+)
 def test_paged_caches_are_right(name: str) -> None:
     assert_emulated_right(CASES[name].call(), SCHEDULES[len(name) % len(SCHEDULES)])
 
@@ -158,10 +167,17 @@ MUTATIONS = {
         Edit(PRODUCER, EXPECTED, f"{EXPECTED} + 16"),
     ),
 }
+FIRST_OF_KIND = {caught_by: name for name, (caught_by, _) in reversed(MUTATIONS.items())}.values()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FIRST_OF_KIND else pytest.mark.mutations)
+        for name in MUTATIONS
+    ],
+)
 def test_mistakes_are_found(name: str, tmp_path: Path) -> None:
     caught_by, edit = MUTATIONS[name]
     call = CASES["pages of 24"].call()
@@ -229,8 +245,7 @@ def test_configs_that_cannot_read_pages_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [16, 64])
-@pytest.mark.parametrize("d", [128, 256])
+@pytest.mark.parametrize(("d", "page"), in_turn([128, 256], [16, 64]))
 def test_kernels_do_not_spill(d: int, page: int) -> None:
     problem = chunk(d_head=d, d_v=d, page_keys=page)
     unit = unit_of(select_config(problem, MEASURED_ARCH), problem.features)

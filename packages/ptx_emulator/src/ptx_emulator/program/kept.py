@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as bytes, which another process loads in a tenth of the time that PTX takes.
+"""A program as bytes, which another process loads in a tenth of the time that PTX takes, and the
+code of its blocks that were run.
 
 The bytes hold code. Whoever stores them has to make sure that nobody else can write there.
 """
@@ -7,6 +8,7 @@ The bytes hold code. Whoever stores them has to make sure that nobody else can w
 from __future__ import annotations
 
 import hashlib
+import marshal
 import pickle
 import sys
 import zlib
@@ -24,17 +26,44 @@ _DIGEST = hashlib.sha256().digest_size
 
 def to_bytes(program: Program, ptx: str) -> bytes:
     """The program of a PTX text."""
-    packed = zlib.compress(pickle.dumps(program, pickle.HIGHEST_PROTOCOL), _FAST)
-    return _key(ptx) + hashlib.sha256(packed).digest() + packed
+    return _sealed(_key(ptx), pickle.dumps(program, pickle.HIGHEST_PROTOCOL))
 
 
 def from_bytes(data: bytes, ptx: str) -> Program | None:
     """The program again; None for one of another text, emulator or Python, or damaged bytes."""
-    key, digest, packed = data[:_DIGEST], data[_DIGEST : 2 * _DIGEST], data[2 * _DIGEST :]
-    if key != _key(ptx) or digest != hashlib.sha256(packed).digest():
-        return None
-    program: Program = pickle.loads(zlib.decompress(packed))
+    opened = _opened(_key(ptx), data)
+    program: Program | None = None if opened is None else pickle.loads(opened)
     return program
+
+
+def code_to_bytes(program: Program) -> bytes:
+    """The code of the blocks that were run so far."""
+    return _sealed(_number(program), marshal.dumps(program.codes))
+
+
+def take_code(program: Program, data: bytes) -> None:
+    """Give a program its code again, unless it is of another one or damaged."""
+    opened = _opened(_number(program), data)
+    if opened is not None:
+        program.codes |= marshal.loads(opened)
+        program.codes_kept = len(program.codes)
+
+
+def _number(program: Program) -> bytes:
+    return hashlib.sha256(program.number).digest()
+
+
+def _sealed(key: bytes, data: bytes) -> bytes:
+    packed = zlib.compress(data, _FAST)
+    return key + hashlib.sha256(packed).digest() + packed
+
+
+def _opened(key: bytes, data: bytes) -> bytes | None:
+    """What was sealed under a key; None under another one, or if it is damaged."""
+    packed = data[2 * _DIGEST :]
+    if data[: 2 * _DIGEST] != key + hashlib.sha256(packed).digest():
+        return None
+    return zlib.decompress(packed)
 
 
 def _key(ptx: str) -> bytes:

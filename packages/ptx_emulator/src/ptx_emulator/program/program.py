@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import marshal
+import secrets
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from types import CodeType
@@ -64,7 +64,6 @@ class Program:
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
-        self._codes: list[CodeType | None] = [None] * len(self.blocks)
         refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
         refusals.sort(key=lambda refusal: refusal.line or 0)
         if refusals:
@@ -86,10 +85,11 @@ class Program:
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         for block in self.blocks:
             block.forget_effects()
+        self.number = secrets.token_bytes(16)  # code names constants as this program counts them
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make room for the functions, of which there are none yet."""
+        """Make room for code and functions, of which there are none yet."""
         self._namespace: dict[str, Any] = {
             "np": np,
             "numerics": numerics,
@@ -98,14 +98,16 @@ class Program:
             **self._layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
+        self.codes: dict[tuple[int, bool], CodeType] = {}  # of the functions that were needed
+        self.codes_kept = 0  # as many of them are on disk
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the functions; the code of those for all lanes as bytes."""
-        state = vars(self) | {"_codes": marshal.dumps([self._code(b.index) for b in self.blocks])}
-        return {name: state[name] for name in state.keys() - {"_namespace", "_functions"}}
+        """Everything but functions and their code."""
+        left_out = {"_namespace", "_functions", "codes", "codes_kept"}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _codes=marshal.loads(state["_codes"]))
+        vars(self).update(state)
         self._prepare()
 
     def live_slots(self, index: int) -> list[int]:
@@ -168,21 +170,15 @@ class Program:
 
     def _compile(self, index: int, all_lanes: bool) -> BlockFunction:
         emitter = BlockEmitter(self._layout, self.blocks[index], all_lanes=all_lanes)
-        code = self._code(index) if all_lanes else self._compiled(emitter.source())
+        code = self.codes.get((index, all_lanes))
+        if code is None:
+            text = self._texts[index] if all_lanes else emitter.source()
+            code = compile(text, f"<{self.kernel.name}>", "exec")
+            self.codes[index, all_lanes] = code
         exec(code, self._namespace)
         function: BlockFunction = self._namespace[emitter.function_name]
         self._functions[index, all_lanes] = function
         return function
-
-    def _code(self, index: int) -> CodeType:
-        """The code that defines the function of a block for all lanes."""
-        code = self._codes[index]
-        if code is None:
-            code = self._codes[index] = self._compiled(self._texts[index])
-        return code
-
-    def _compiled(self, text: str) -> CodeType:
-        return compile(text, f"<{self.kernel.name}>", "exec")
 
 
 @lru_cache(maxsize=16)  # the largest take 20 MB

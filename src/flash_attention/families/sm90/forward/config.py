@@ -360,8 +360,8 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
     if cfg.scores_8_bit and (cfg.consumers > 1 or cfg.stale_max or cfg.stages % 2):
         yield Violation(
             "scores_8_bit",
-            "scores_8_bit=True is for one consumer, V in two buffers of 16 bits, and scores that are"
-            f" not computed again; consumers={cfg.consumers}, stages={cfg.stages} and"
+            "scores_8_bit=True is for one consumer, V in two buffers of 16 bits, and scores that"
+            f" are not computed again; consumers={cfg.consumers}, stages={cfg.stages} and"
             f" stale_max={cfg.stale_max}: set consumers=1, stages=2 or 4 and stale_max=False, or"
             " scores_8_bit=False",
         )

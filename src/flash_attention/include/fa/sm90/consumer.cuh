@@ -8,6 +8,7 @@
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
+#include <fa/sm90/verbs.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
@@ -157,10 +158,6 @@ class Consumer : public Products<Config_> {
  private:
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
 
-  // Blocks that the last warpgroup's rows see, and this warpgroup's rows, if it has any, may not see.
-  static constexpr int kMostUnseen =
-      ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
-
   __device__ void scores_again(Scores<Config::kBC>& s) const {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
@@ -172,14 +169,7 @@ class Consumer : public Products<Config_> {
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
 
-  // Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
-  static constexpr bool kLeavesRows = Config::kConsumers == 1 && Config::Splits::kSplitKv;
-  __device__ bool has_no_query() const { return kLeavesRows && !has_query_; }
-
-  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
-  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-
-  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+  __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
@@ -198,10 +188,7 @@ class Consumer : public Products<Config_> {
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
     has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
-    if (kLeavesRows) {  // what warps without a query never set
-      p_ = {};
-      stats_.shrink[0][0] = stats_.shrink[0][1] = 1.f;
-    }
+    if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
     stats_.grew = false;
@@ -216,17 +203,15 @@ class Consumer : public Products<Config_> {
   __device__ float scale() const { return Config::Score::scale(descale_.scaled(args_)); }
 
   __device__ void pass_blocks(int count) {
-#pragma unroll(kSkipsEmpty ? 1 : kMostUnseen)
-    for (int i = 0; kSkipsEmpty ? uniform(i < count) : i < kMostUnseen; ++i)
-      if (kSkipsEmpty || uniform(i < count)) {
-        wait_k();  // wait first, so that the release lands in this phase
-        release_k();
-        ping_pong_wait();  // the others wait for every arrival
-        ping_pong_arrive();
-        clear_tail();
-        wait_v();  // V has arrived
-        release_v();
-      }
+    pass_unseen<Config, kSkipsEmpty>(count, [this] {
+      wait_k();  // wait first, so that the release lands in this phase
+      release_k();
+      ping_pong_wait();  // the others wait for every arrival
+      ping_pong_arrive();
+      clear_tail();
+      wait_v();  // V has arrived
+      release_v();
+    });
   }
 
   __device__ void store() {

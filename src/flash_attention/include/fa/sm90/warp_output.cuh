@@ -48,7 +48,6 @@ struct WarpOutput {
   int tile_row;          // the warpgroup's first
   int first_column = 0;  // of O; warpgroups that share rows have other columns
 
-  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int position(int r) const { return Rows::position(row(r)); }
   __device__ int head(int r) const { return Rows::head(tile.head, row(r)); }
   __device__ int row(int r) const { return tile_row + warp_in_group() * kWarpRows + r; }
