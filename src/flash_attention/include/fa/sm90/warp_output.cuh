@@ -149,7 +149,7 @@ template <class Config>
 __device__ void stage_and_store(const WarpOutput<Config>& warp,
                                 typename Shape<Config>::QTile staged, const TensorMap& map) {
   using OTile = typename Shape<Config>::QTile;
-  const int first = warp.warp_in_group() * kWarpRows;  // row of the shared tile
+  const int first = warp_in_group() * kWarpRows;  // row of the shared tile
 #pragma unroll
   for (int d = 0; d < Config::kDHead / 16; ++d) {
     u32 pairs[4];
