@@ -25,7 +25,7 @@ struct Tiles {
   static constexpr int kHalfColumns = Config::kDV / kHalves;
   static constexpr int kRotaryColumns = Config::kDHead - Config::kDV;
   using QTile = typename Shape<Config>::QTile;
-  using KTile = typename Shape<Config>::KVTile;
+  using KTile = typename Shape<Config>::KTile;
   using VTile = SharedTile<Config::kDV, Config::kBC>;
   using HalfTile = SharedTile<kHalfColumns, Config::kBC>;
   using RotaryTile = SharedTile<kRotaryColumns, Config::kBC>;
