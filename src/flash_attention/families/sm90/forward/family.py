@@ -250,21 +250,21 @@ def _resizing(
         return None
     rows = config.B_r
     few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
-    stored = 0 if split is None else split.rows_stored(problem, config.consumers)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
-    grids = ((0 if split is None else split.ctas, 1, 1),)
+    known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
 
     def resize(other: Problem) -> Resized | None:
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
         if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
         if split is not None:
-            ctas = ctas_on_device(config, other, num_sms)
-            if ctas == split.ctas and split.rows_stored(other, config.consumers) == stored:
-                return Resized(grids)
-            own = replace(split, ctas=ctas)
-            return Resized(((ctas, 1, 1),), own.scratch(other, config.consumers))
+            key = other.batch == 1, min(other.seq_q, rows)
+            if key not in known:
+                own = replace(split, ctas=ctas_on_device(config, other, num_sms))
+                sizes = own.scratch(other, config.consumers)
+                known[key] = Resized(((own.ctas, 1, 1),), sizes)
+            return known[key]
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)

@@ -132,11 +132,7 @@ class KvSplits:
             partials *= 2
         elif self.kind is SplitKind.EVEN:
             partials += self.num_tiles(problem, consumers)
-        return partials * self.rows_stored(problem, consumers)
-
-    def rows_stored(self, problem: Problem, consumers: int) -> int:
-        """Count the rows of a partial result."""
-        return min(self.tile_rows(consumers), problem.seq_q * self.heads_together)
+        return partials * min(self.tile_rows(consumers), problem.seq_q * self.heads_together)
 
     def scratch(self, problem: Problem, consumers: int) -> dict[str, int]:
         """Return the bytes of the partial results, by the argument that holds their address."""
