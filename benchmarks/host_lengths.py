@@ -84,10 +84,10 @@ class Steps:
         """What every call needs from torch and the driver: an allocation, and a launch."""
         call = self._call([1] * 32, [1000] * 32)
         plan = plan_for(call)
-        arguments, _ = plan.prepare(call)
+        arguments, out = plan.prepare(call)
         return {
             "torch.empty_like": lambda: torch.empty_like(call.q),
-            "launch": lambda: plan.launcher.launch(arguments),
+            "launch": lambda: plan.launch(call, arguments, out),
         }
 
     def packed(self, *, with_gradients: bool = False) -> Runs:

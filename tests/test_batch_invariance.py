@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,17 +35,18 @@ def rows_alone(step: Step, call: Call, index: int, first: int, end: int) -> Call
     start = sum(step.queries[:index])
     keys = step.keys[index] - (step.queries[index] - end)
     assert call.block_table is not None
+    of_one: dict[str, Any] = {
+        name: factor[index : index + 1]
+        for name, factor in call.descales().items()
+        if factor.ndim > 1
+    }
     return call._replace(
         q=call.q[start + first : start + end],
         cu_seqlens_q=torch.tensor([0, end - first], dtype=torch.int32, device=call.q.device),
         max_seqlen_q=end - first,
         seqused_k=torch.tensor([keys], dtype=torch.int32, device=call.q.device),
         block_table=call.block_table[index : index + 1],
-        **{
-            name: factor[index : index + 1]
-            for name, factor in call.descales().items()
-            if factor.ndim > 1
-        },
+        **of_one,
     )
 
 
@@ -135,8 +137,8 @@ def test_rows_of_mla_have_the_same_bits() -> None:
 def of_8_bits(step: Step, place: str = "cpu", q: bool = True) -> Call:
     call = invariant(step, place)
     factors = torch.rand(len(step.queries), step.heads_k, device=place) + 0.5
-    eight = {"k": call.k.to(E4M3), "v": call.v.to(E4M3), "k_descale": factors, "v_descale": factors}
-    return call._replace(**eight, **({"q": call.q.to(E4M3), "q_descale": factors} if q else {}))
+    call = call._replace(k=call.k.to(E4M3), v=call.v.to(E4M3), k_descale=factors, v_descale=factors)
+    return call._replace(q=call.q.to(E4M3), q_descale=factors) if q else call
 
 
 @pytest.mark.slow
@@ -157,7 +159,8 @@ def test_one_config_is_for_all_lengths_and_powers_of_two_in_pages(d: int, arch: 
             choice = choose(problem, setting, views)
             assert choice.rule is Rule.BATCH_INVARIANT
             recipe = choice.recipe(problem, views)
-            assert len(recipe.steps) == 1 and not recipe.num_splits
+            assert len(recipe.steps) == 1
+            assert recipe.num_splits == 0
             configs.add(choice.config)
     assert len(configs) == 1
 
@@ -166,7 +169,8 @@ def test_dense_and_packed_queries_have_one_config() -> None:
     packed = invariant(Step((2, 2), (99, 99)))
     q = packed.q.view(2, 2, *packed.q.shape[1:])
     dense = packed._replace(q=q, cu_seqlens_q=None, max_seqlen_q=None)
-    whole = Call(*(torch.randn(2, 99, 4, 64).bfloat16() for _ in "qkv"), batch_invariant=True)
+    q, k, v = (torch.randn(2, 99, 4, 64).bfloat16() for _ in "qkv")
+    whole = Call(q, k, v, batch_invariant=True)
     configs = {Plan(call, arch=MEASURED_ARCH).config for call in (packed, dense)}
     assert len(configs) == 1
     assert Plan(whole, arch=MEASURED_ARCH).choice.rule is Rule.BATCH_INVARIANT
@@ -235,7 +239,8 @@ def test_pages_and_a_graph_change_no_bits() -> None:
     with torch.cuda.graph(graph):
         replayed = on_gpu(call)
     graph.replay()
-    assert torch.equal(replayed[0], out) and torch.equal(replayed[1], lse)
+    assert torch.equal(replayed[0], out)
+    assert torch.equal(replayed[1], lse)
     assert call.block_table is not None
     used = torch.arange(call.block_table.shape[1] * step.page, device="cuda") < step.keys[0]
     k, v = (x[call.block_table[0].long()].flatten(0, 1)[used] for x in (call.k, call.v))

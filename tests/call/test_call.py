@@ -48,6 +48,7 @@ OTHER_OPTIONS: dict[str, Any] = {
     "max_seqlen_q": 4,
     "max_seqlen_k": 4,
     "split_keys": 64,
+    "batch_invariant": True,
     "return_lse": True,
 }
 

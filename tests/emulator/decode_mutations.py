@@ -61,7 +61,7 @@ OVERLAPPED = "sm90/schedule/overlapped.cuh"
 CLEAR_TAIL, RELEASE_K, RELEASE_V = "c.clear_tail();", "c.release_k();", "c.release_v();"
 WAIT_SCORES = "c.template wait_products<0>();  // S is complete"
 WAIT_V = "wait_v();  // V has arrived\n"
-PASS_V = f"{WAIT_V}        release_v();"
+PASS_V = f"{WAIT_V}      release_v();"
 
 CUTS = (
     Mutation(
@@ -271,8 +271,8 @@ BLOCKS = (
         (
             Edit(
                 CONSUMER,
-                "        ping_pong_wait();  // the others wait for every arrival\n"
-                "        ping_pong_arrive();\n",
+                "      ping_pong_wait();  // the others wait for every arrival\n"
+                "      ping_pong_arrive();\n",
             ),
         ),
     ),

@@ -50,12 +50,12 @@ MUTATIONS = [
     Mutation(
         "dS is read before it is written",
         "deadlock",
-        Edit(OWN, "ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);"),
+        Edit(OWN, "Smem::ds_pipeline().wait(ds_);"),
     ),
     Mutation(
         "dS is written while it is read",
         "race",
-        Edit(DQ, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
+        Edit(DQ, "Smem::ds_pipeline().acquire(ds_);"),
     ),
     Mutation("a product does not see dS", "missing-proxy-fence", Edit(DQ, FENCE)),
     Mutation("an addition does not see dQ", "missing-proxy-fence", Edit(DQ, FENCE, nth=1)),
@@ -72,12 +72,12 @@ MUTATIONS = [
     Mutation(
         "a stage of Q is never released",
         "deadlock",
-        Edit(KEYS, "release(Smem::q_empty(Stage));"),
+        Edit(KEYS, "release(Smem::q_pipeline(), Stage);"),
     ),
     Mutation(
         "Q is not waited for",
         "race",
-        Edit(KEYS, "ptx::mbarrier_wait(Smem::q_full(Stage), parity_);"),
+        Edit(KEYS, "Smem::q_pipeline().wait(Stage, parity_);"),
     ),
     Mutation(
         "the bytes of statistics are not counted",
@@ -87,7 +87,7 @@ MUTATIONS = [
     Mutation(
         "a stage is loaded over while it is read",
         "deadlock",
-        Edit(PRODUCER, "ptx::mbarrier_wait(empty, ring_.parity ^ 1);"),
+        Edit(PRODUCER, "to.acquire(ring_);"),
     ),
     Mutation(
         "dP is read while it is computed",
@@ -143,7 +143,7 @@ MUTATIONS = [
     Mutation(
         "dS and K are not waited for",
         "deadlock",
-        Edit(QUERIES, "ptx::mbarrier_wait(Smem::full(ring_.stage), ring_.parity);"),
+        Edit(QUERIES, "Smem::pipeline().wait(ring_);"),
         kernel=IN_WORKSPACE,
     ),
     Mutation(

@@ -67,7 +67,7 @@ def test_every_packed_sequence_has_whole_blocks_of_its_own(lengths: list[int], u
     starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     total = starts[-1] + unused
     problem = replace(PROBLEM, batch=len(lengths), total_q=total)
-    # as first_stat_row of include/fa/attn/stat_rows.cuh
+    # as first_stat_row of include/fa/backward_args.cuh
     firsts = [s // STAT_BLOCK * STAT_BLOCK + b * STAT_BLOCK for b, s in enumerate(starts)]
     rooms = [end - start for start, end in pairwise(firsts)]
     for length, room in zip(lengths, rooms, strict=True):

@@ -101,6 +101,23 @@ MAKE: dict[str, Callable[[random.Random], Any]] = {
 }
 
 
+def of_8_bits(call: Call, one_factor: bool = False) -> Call:
+    """The call with q, k and v of 8 bits, and their factors."""
+    batch = call.cu_seqlens_q.numel() - 1 if call.cu_seqlens_q is not None else len(call.q)
+    factors: dict[str, Any] = {
+        f"{name}_descale": torch.ones(1) if one_factor else torch.ones(batch, 2) for name in "qkv"
+    }
+    eight: dict[str, Any] = {name: getattr(call, name).to(torch.float8_e4m3fn) for name in "qkv"}
+    return call._replace(**eight, **factors)
+
+
+MAKE_8_BITS: dict[str, Callable[[random.Random], Call]] = {
+    "serving": lambda r: of_8_bits(serving(r)),
+    "serving, one factor": lambda r: of_8_bits(serving(r, return_lse=True), one_factor=True),
+    "packed": lambda r: of_8_bits(packed(*lengths(r))),
+}
+
+
 def packed_queries(r: random.Random) -> Call:
     """Packed queries, and keys in a batch."""
     queries, _ = lengths(r)

@@ -10,20 +10,16 @@ from flash_attention.launch import driver
 
 def launch(
     kernel: Any,
-    shape: driver.Shape,
+    shape: tuple[int, int, int, int, int, int, int],
     parameters: int,
     stream: int,
     device_index: int,
     **how: Any,
 ) -> None:
-    """Launch a kernel. `parameters` is the address of an array of their addresses."""
-    launch_with(driver.LaunchConfigs(shape, **how), kernel, parameters, stream, device_index)
-
-
-def launch_with(
-    configs: driver.LaunchConfigs, kernel: Any, parameters: int, stream: int, device_index: int
-) -> None:
-    config = configs[stream]
+    """Launch a kernel with a grid, a block and shared memory. `parameters` is the address of an
+    array of their addresses."""
+    config = driver.launch_config(shape[3], shape[6], **how)
+    driver.put_grid(config, shape[:3], stream)
     (status,) = driver.launch_kernel(config, kernel, parameters, 0)
     if status:
         driver.launch_again(status, config, kernel, parameters, device_index)

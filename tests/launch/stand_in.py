@@ -51,6 +51,7 @@ class Gpus:
     """Devices without memory: what was loaded, made ready and launched on them, in order."""
 
     current: int = 0
+    stream: int = STREAMS  # the current one of device 0
     loaded: list[Unit] = field(default_factory=list)
     ready: list[tuple[object, int, int, int]] = field(default_factory=list)
     launches: list[Launched] = field(default_factory=list)
@@ -63,19 +64,18 @@ class Gpus:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         empty, zeros = torch.empty, torch.zeros
         monkeypatch.setattr(torch.cuda, "device", self._device)
-        for module in (tile_counters, kept_scratch):
+        for module in (tile_counters, kept_scratch, launcher):
             monkeypatch.setattr(module, "is_capturing", lambda: False)
         monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
         monkeypatch.setattr(launcher, "current_device", lambda: self.current)
-        monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
+        monkeypatch.setattr(launcher, "current_stream", lambda index: self.stream + index)
         monkeypatch.setattr(launcher, "load_unit", self._load)
         monkeypatch.setattr(tile_counters, "_counters_of", cache(tile_counters._TileCounters))
         monkeypatch.setattr(kept_scratch, "_blocks_of", cache(kept_scratch._Blocks))
         monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)
-        monkeypatch.setattr(driver, "LaunchConfigs", self._configs)
         monkeypatch.setattr(driver, "launch_kernel", self._launch)
 
     @contextmanager
@@ -112,25 +112,22 @@ class Gpus:
         address: int,
         dims: tuple[int, ...],
         device_index: int,
-    ) -> ctypes.Array[ctypes.c_ubyte]:
+    ) -> tensor_map.EncodedMap:
         encoded = (ctypes.c_ubyte * 1)()
         description = replace(how.description, dims=dims)
         self.encoded[ctypes.addressof(encoded)] = (description, address)
         self.kept.append(encoded)
-        return encoded
+        return tensor_map.EncodedMap(ctypes.addressof(encoded), encoded)
 
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))
 
-    def _configs(
-        self, shape: tuple[int, ...], *, early: bool = False, cluster: Any = None
-    ) -> dict[int, tuple[int, tuple[int, ...], bool]]:
-        every = range(STREAMS, STREAMS + 8)
-        return {stream: (stream, shape, early) for stream in every}
-
     def _launch(self, config: Any, function: object, parameters: int, extra: int) -> tuple[int]:
-        stream, shape, early = config
-        assert stream == STREAMS + self.current
+        stream = int(config.hStream)
+        names = [f"{of}Dim{axis}" for of in ("grid", "block") for axis in "XYZ"]
+        shape = tuple(getattr(config, name) for name in (*names, "sharedMemBytes"))
+        early = any("SERIALIZATION" in each.id.name for each in config.attrs)
+        assert stream == self.stream + self.current
         pointers, count = (
             ctypes.POINTER(ctypes.c_void_p).from_buffer(ctypes.c_void_p(parameters)),
             0,

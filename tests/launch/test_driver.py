@@ -16,7 +16,7 @@ from flash_attention.compile import ENTRY, compile_kernel
 from flash_attention.errors import LaunchError
 from flash_attention.launch import driver
 from flash_attention.launch.device import current_arch
-from tests.launch.single import launch, launch_with
+from tests.launch.single import launch
 
 SMEM_BYTES = 64 * 1024  # above what a kernel gets without asking
 SOURCE = f"""
@@ -105,17 +105,16 @@ SHAPE = (5, 2, 3, 128, 1, 1, 1000)
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_launch_passes_the_shape_the_stream_and_the_parameters(early: bool, calls: Calls) -> None:
-    made = driver.LaunchConfigs(SHAPE, early=early)
-    for stream in (9, 10, 9):
-        launch_with(made, KERNEL, 4096, stream, 0)
-    configs = [config for config, *_ in asked_for(calls, "cuLaunchKernelEx")]
-    assert [rest for _, *rest in asked_for(calls, "cuLaunchKernelEx")] == [[KERNEL, 4096, 0]] * 3
-    assert [int(config.hStream) for config in configs] == [9, 10, 9]
-    assert configs[0] is configs[2]
-    for config in configs:
-        assert (config.gridDimX, config.gridDimY, config.gridDimZ) == SHAPE[:3]
-        assert (config.blockDimX, config.blockDimY, config.blockDimZ) == SHAPE[3:6]
-        assert (config.sharedMemBytes, config.numAttrs) == (1000, int(early))
+    launch(KERNEL, SHAPE, 4096, 9, 0, early=early)
+    ((config, *rest),) = asked_for(calls, "cuLaunchKernelEx")
+    assert rest == [KERNEL, 4096, 0]
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == SHAPE[3:6]
+    assert (config.sharedMemBytes, config.numAttrs) == (1000, int(early))
+    assert len(config.attrs) == int(early)
+    for grid, stream in ((SHAPE[:3], 9), ((7, 1, 2), 10)):
+        driver.put_grid(config, grid, stream)
+        assert (config.gridDimX, config.gridDimY, config.gridDimZ) == grid
+        assert int(config.hStream) == stream
         assert len(config.attrs) == int(early)
 
 

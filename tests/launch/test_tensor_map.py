@@ -163,8 +163,11 @@ def test_the_driver_is_told_what_is_described(
     monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
     seen = replace(described(view()), **changes)
     encoded = encoded_at(seen, 1 << 30, 0)
-    assert told[0] == ctypes.addressof(encoded)
-    assert ctypes.addressof(encoded) % MAP_ALIGNMENT == 0
+    assert told[0] == encoded.at
+    assert encoded.at % MAP_ALIGNMENT == 0
+    first = ctypes.addressof(encoded.room)
+    assert first <= encoded.at
+    assert encoded.at + MAP_BYTES <= first + ctypes.sizeof(encoded.room)
     element, swizzle, promotion = numbers
     assert told[1:4] == [element, 4, 1 << 30]
     arrays = [struct.unpack(f"<{n}", each) for n, each in zip(ARRAYS, told[4:8], strict=True)]
@@ -193,17 +196,20 @@ def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.M
     def fake(how: object, address: int, dims: object, device_index: int) -> tensor_map.EncodedMap:
         made.append(address)
         assert (dims, device_index) == (SIZES, 3)
-        return (ctypes.c_ubyte * MAP_BYTES)()
+        return tensor_map.EncodedMap(address, (ctypes.c_ubyte * MAP_BYTES)())
 
     monkeypatch.setattr(tensor_map, "encode", fake)
     monkeypatch.setattr(tensor_map, "MAX_ENCODED", 2)
-    maps = EncodedMaps(described(view()), 3)
-    first = maps[16, SIZES]
-    assert maps[16, SIZES] is first
-    assert maps[32, SIZES] is not first
+    seen = described(view())
+    maps = EncodedMaps(seen, 3, 2)
+    size = maps.size
+    assert size == SIZES[2]
+    first = maps[16, size]
+    assert maps[16, size] is first
+    assert maps[32, size] is not first
     assert made == [16, 32]
-    assert maps[48, SIZES] is not first
-    assert maps[16, SIZES] is not first
+    assert maps[48, size] is not first
+    assert maps[16, size] is not first
     assert made == [16, 32, 48, 16]
 
 
@@ -222,15 +228,19 @@ def test_without_a_driver_the_error_says_what_is_missing() -> None:
         encoded_at(described(view()), 0, 0)
 
 
+def content(encoded: tensor_map.EncodedMap) -> bytes:
+    return ctypes.string_at(encoded.at, MAP_BYTES)
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     for seen in describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN).values():
         encoded = [encoded_at(seen, base + 16 * i, 0) for i in range(16)]
-        assert {ctypes.addressof(each) % MAP_ALIGNMENT for each in encoded} == {0}
-        assert len({bytes(each) for each in encoded}) == 16
-        assert bytes(encoded_at(seen, base, 0)) == bytes(encoded[0])
+        assert {each.at % MAP_ALIGNMENT for each in encoded} == {0}
+        assert len(set(map(content, encoded))) == 16
+        assert content(encoded_at(seen, base, 0)) == content(encoded[0])
 
 
 @pytest.mark.gpu
@@ -246,7 +256,7 @@ def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     ],
 )
 def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -> None:
-    assert any(encoded_at(described(view(**changes)), 1 << 30, 0))
+    assert any(content(encoded_at(described(view(**changes)), 1 << 30, 0)))
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ import torch
 
 from flash_attention import forward, forward_timed
 from flash_attention.call.call import Call
-from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.launcher import Launcher, Sized
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.timed import SPIN_CYCLES, run_timed
 from tests.launch.calls import CONFIG, HOPPER, dense, grouped
@@ -60,7 +60,7 @@ def on_a_gpu(plan: Plan, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setattr(plan.preparation, "_launcher", plan.launcher)
     launch = plan.launcher.launch
 
-    def note(arguments: Any) -> None:
+    def note(arguments: Any, sized: Sized) -> None:
         watched.said.append("launch")
         launch(arguments)
 

@@ -136,16 +136,16 @@ class Call(NamedTuple):
             if a is e is f is g is h is out is None:  # as in most calls
                 return (sizes, options), (q, k, v), None
             return (sizes, self.key_beside_qkv()), (q, k, v), None
-        given: tuple[Any, ...] = tuple(map(type, every))
         if c is b:  # one tensor has the lengths of queries and of keys
-            given, every = (*given, True), (*every[:6], None, *every[7:])
+            every = (*every[:6], None, *every[7:])
         tensors: list[Any] = [t for t in every if t is not None]
+        given: tuple[Any, ...] = (out is None, a is None, b is None, c is None, c is b, d is None)
         if g is not None:  # one factor may be that of several tensors
             each = {id(t): t for t in tensors}
             given += tuple(map(list(each).index, map(id, tensors)))
             tensors = list(each.values())
-        causal, window, scale, softcap, longest_q, longest_k, *keys, return_lse = options
-        kind = (given, causal, window, scale, softcap, *keys, return_lse or with_lse)
+        longest_q, longest_k, return_lse = options[4], options[5], options[-1] or with_lse
+        kind = (given, e is None, f is None, h is None, options[:4], options[6:-1], return_lse)
         if e is None:
             return kind, tensors, (longest_q, longest_k, *map(_numel, tensors))
         if longest_k is not None:

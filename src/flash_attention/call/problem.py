@@ -112,44 +112,51 @@ class Problem:
         """Make the problem of a call that differs from this problem's in lengths alone, as
         `Call.kind_and_tensors` says. It is None if its lengths do not fit together, or if there is
         nothing to compute. It is a tenth of the work of `of`, and of the checks."""
-        q, k, v, out, _, starts_q, starts_k, used, table = call[:9]
+        q, k, v, out, _, starts_q, starts_k, used, table, _, k_descale, _ = call[:12]
         longest_q, longest_k = call.max_seqlen_q, call.max_seqlen_k
-        rows_q, rows_k = q.shape[0], k.shape[0]
-        made = object.__new__(type(self))
-        new = vars(made)
-        new.update(vars(self))
-        batch, batch_k = rows_q, rows_k
+        if not (_is_longest(longest_q, starts_q) and _is_longest(longest_k, starts_k, table)):
+            return None
+        new = vars(self).copy()
+        # Kin have the same sizes apart from lengths, and torch counts elements the fastest.
+        of_q, of_k, keys = self.heads, self.heads_k, self.seq_k
+        if starts_q is None:
+            of_q *= self.seq_q
+        rows_q = batch = q.numel() // (of_q * self.d_head)
         if starts_q is not None:
-            batch = starts_q.shape[0] - 1
+            batch = starts_q.numel() - 1
             new["total_q"], new["seq_q"] = rows_q, longest_q
-        if starts_k is not None:
-            batch_k = starts_k.shape[0] - 1
-            new["total_k"], new["seq_k"] = rows_k, longest_k
-        elif table is not None:
+        if starts_k is None:
+            of_k *= self.page_keys or keys
+        rows_k = batch_k = k.numel() // (of_k * self.d_head)
+        if table is not None:
             batch_k, width = table.shape
             keys = self.page_keys * width
-            if keys > MAX_ROWS:
-                return None
-            if longest_k is not None:
-                keys = min(keys, int(call.bound_of_pages() or 0))
-            new["seq_k"], new["pages"], new["table_stride"] = keys, rows_k, table.stride(0)
-        new["batch"] = batch
+            new["pages"], new["table_stride"] = rows_k, table.stride()[0]
+        elif starts_k is not None:
+            batch_k, keys = starts_k.numel() - 1, longest_k or 0
+            new["total_k"] = rows_k
         if not (
-            batch == batch_k
-            and (used is None or used.shape[0] == batch)
-            and v.shape[0] == rows_k <= MAX_ROWS
-            and (out is None or out.shape[0] == rows_q)
-            and rows_q <= MAX_ROWS
-            and _is_longest(longest_q, starts_q is not None)
-            and _is_longest(longest_k, starts_k is not None, table is not None)
-            and (call.k_descale is None or _are_factors_of(call, batch))
+            0 < batch == batch_k
+            and (used is None or used.numel() == batch)
+            and 0 < rows_q <= MAX_ROWS
+            and 0 < rows_k <= MAX_ROWS
+            and 0 < keys <= MAX_ROWS
+            and v.numel() == rows_k * of_k * self.d_v
+            and (out is None or out.numel() == rows_q * of_q * self.d_v)
+            and (k_descale is None or _are_factors_of(call, batch))
         ):
             return None
+        if table is not None and longest_k is not None:
+            keys = min(keys, call.bound_of_pages() or 0)
+        new["batch"], new["seq_k"] = batch, keys
         if self.window is not None:
             rows = self.seq_q if starts_q is None else rows_q
-            keys = made.seq_k if starts_k is None else rows_k
-            new["window"] = normalised_mask(call.causal, call.window, rows, keys)[1]
-        return None if made.idle else made
+            new["window"] = normalised_mask(
+                call.causal, call.window, rows, keys if starts_k is None else rows_k
+            )[1]
+        made = object.__new__(type(self))
+        object.__setattr__(made, "__dict__", new)
+        return made
 
     @property
     def described(self) -> dict[str, Any]:
@@ -246,12 +253,13 @@ class Problem:
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
 
 
-def _is_longest(length: object, is_packed: bool, may_be_given: bool = False) -> bool:
-    """Whether a length of the longest sequence is given where sequences are packed, and there
-    alone unless it may be given."""
+def _is_longest(length: object, starts: Tensor | None, table: Tensor | None = None) -> bool:
+    """Whether the length of the longest sequence is given where sequences are packed, and nowhere
+    but there and for pages, and is neither 0 nor too large."""
     if length is None:
-        return not is_packed
-    return (is_packed or may_be_given) and type(length) is int and 0 <= length <= MAX_ROWS
+        return starts is None
+    is_asked = starts is not None or table is not None
+    return is_asked and type(length) is int and 0 < length <= MAX_ROWS
 
 
 def _are_factors_of(call: Call, batch: int) -> bool:

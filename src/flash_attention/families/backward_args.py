@@ -16,10 +16,11 @@ from flash_attention.families.call_args import (
     Strides,
     layout_asserts,
     parameter,
+    put_call_lengths,
     put_call_values,
 )
 
-STAT_BLOCK = 128  # kStatBlock of include/fa/attn/stat_rows.cuh
+STAT_BLOCK = 128  # kStatBlock of include/fa/backward_args.cuh
 SEMAPHORE_ROWS = 64  # kSemaphoreRows of the same file
 VIEWS = ("d_o", "q", "k", "v", "o", "dq", "dk", "dv")
 """The tensors of a backward pass, in the order of the views that a recipe gets."""
@@ -58,7 +59,7 @@ class BackwardKernelArgs(CallArgs):
 
     def put_lengths(self, problem: Problem) -> None:
         """Store what follows from the lengths of a problem, with one part for all of the work."""
-        put_call_values(self, problem)
+        put_call_lengths(self, problem)
         _pack_sizes(
             *(self, FIRST_SIZE),
             stat_rows(problem),
@@ -99,6 +100,7 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
     """Make the arguments of a backward kernel without addresses, from views in the order of
     VIEWS."""
     args = BackwardKernelArgs()
+    put_call_values(args, problem)
     args.put_lengths(problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-from flash_attention.families.call_args import Fields, Strides
+from flash_attention.families.call_args import Fields, KernelArgs, Strides
 
 TENSORS = (
     *("q", "k", "v", "rotated_q", "k_cache", "v_cache", "cos", "sin"),
@@ -24,7 +24,7 @@ NUMBERS = (
 )
 
 
-class CacheKernelArgs(ctypes.Structure):
+class CacheKernelArgs(KernelArgs):
     """Mirror of `fa::CacheKernelArgs` (include/fa/cache_args.cuh)."""
 
     _fields_: ClassVar[Fields] = (

@@ -23,7 +23,17 @@ class Strides(ctypes.Structure):
     )
 
 
-class CallArgs(ctypes.Structure):
+class KernelArgs(ctypes.Structure):
+    """The arguments of kernels. Calls take turns with them, so they know what they hold of the last
+    one."""
+
+    sized: Any = None  # whose lengths
+    scratch: Any = None
+    stream: int | None = None  # whose tile counter, and whose memory for `scratch`
+    parameters: Any = None  # of the kernels, which have the address of the arguments
+
+
+class CallArgs(KernelArgs):
     """Mirror of `fa::CallArgs` (include/fa/core.cuh)."""
 
     _fields_: ClassVar[Fields] = (
@@ -51,30 +61,33 @@ EXTRAS_ADDRESS: int = CallArgs.sinks.offset
 pack_extras = struct.Struct("<4Q").pack_into
 """Packs the addresses of sinks, cu_seqlens_q, cu_seqlens_k and seqused_k, which follow each other
 from EXTRAS_ADDRESS on."""
-FIRST_NUMBER: int = CallArgs.lse_batch_stride.offset
-_pack_numbers = struct.Struct("<2q9i2f").pack_into
+FIRST_LENGTH: int = CallArgs.lse_batch_stride.offset
+_pack_lengths = struct.Struct("<2q5i").pack_into
 
 
 def put_call_values(args: CallArgs, problem: Problem) -> None:
-    """Store the CallArgs of a problem, which hold no addresses. They follow each other from
-    FIRST_NUMBER on."""
-    total = problem.total_q
-    rows = problem.seq_q if total is None else total
-    _pack_numbers(
-        *(args, FIRST_NUMBER),
-        problem.heads * rows if total is None else 0,
-        rows,
+    """Store the CallArgs of a problem, which hold no addresses."""
+    args.d_qk, args.d_v = problem.d_head, problem.d_v
+    args.softmax_scale, args.softcap = problem.softmax_scale, problem.softcap
+    put_call_lengths(args, problem)
+
+
+def put_call_lengths(args: CallArgs, problem: Problem) -> None:
+    """Store what follows from the lengths of a problem, from FIRST_LENGTH on, and the window that
+    lengths may limit."""
+    total, heads, seq_q = problem.total_q, problem.heads, problem.seq_q
+    _pack_lengths(
+        *(args, FIRST_LENGTH),
+        heads * seq_q if total is None else 0,
+        seq_q if total is None else total,
         problem.batch,
-        problem.heads,
-        problem.heads_per_kv,
-        problem.seq_q,
+        heads,
+        heads // (problem.heads_k or 1),
+        seq_q,
         problem.seq_k,
-        problem.d_head,
-        problem.d_v,
-        *(problem.window or (0, 0)),
-        problem.softmax_scale,
-        problem.softcap,
     )
+    if problem.window is not None:
+        args.window_left, args.window_right = problem.window
 
 
 def fields_of(struct: type[ctypes.Structure]) -> list[str]:

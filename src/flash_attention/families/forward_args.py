@@ -16,6 +16,7 @@ from flash_attention.families.call_args import (
     Strides,
     layout_asserts,
     parameter,
+    put_call_lengths,
     put_call_values,
 )
 
@@ -63,16 +64,18 @@ class ForwardKernelArgs(CallArgs):
 
     def put_lengths(self, problem: Problem) -> None:
         """Store what follows from the lengths of a problem, as far as splits have no part in it."""
-        put_call_values(self, problem)
-        self.block_table_stride = problem.table_stride
-        self.pages = problem.pages
+        put_call_lengths(self, problem)
+        if problem.page_keys:
+            self.block_table_stride = problem.table_stride
+            self.pages = problem.pages
 
 
 PARAMETER = parameter(ForwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(ForwardKernelArgs)
 FIRST_ADDRESS: int = ForwardKernelArgs.q.offset
-pack_addresses = struct.Struct("<5Q").pack_into
-"""Packs the addresses of q, k, v, o and lse, which follow each other from FIRST_ADDRESS on."""
+pack_addresses = struct.Struct("<6Q").pack_into
+"""Packs the addresses of q, k, v, o, lse and block_table, which follow each other from
+FIRST_ADDRESS on."""
 
 
 def forward_args(
@@ -88,6 +91,7 @@ def fill_forward_args(
     args: ForwardKernelArgs, problem: Problem, views: Sequence[TensorView]
 ) -> None:
     """Fill in what follows from the problem, and the strides of q, k, v and o."""
+    put_call_values(args, problem)
     args.put_lengths(problem)
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

@@ -6,12 +6,12 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-from flash_attention.families.call_args import Fields, Strides
+from flash_attention.families.call_args import Fields, KernelArgs, Strides
 
 TENSORS = ("o", "lse", "o_rest", "lse_rest", "merged_o", "merged_lse")
 
 
-class MergeKernelArgs(ctypes.Structure):
+class MergeKernelArgs(KernelArgs):
     """Mirror of `fa::MergeKernelArgs` (include/fa/merge_args.cuh)."""
 
     _fields_: ClassVar[Fields] = (

@@ -38,7 +38,8 @@ class MapDescription:
 
     `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous. A
     row of a swizzled box is as wide as the swizzle. A box has every `steps[i]`-th element of its
-    extent along dimension i, by default every one.
+    extent along dimension i, by default every one. A map `of_all_lengths` has room for every number
+    of rows, because the kernel itself stays inside of the tensor.
     """
 
     dims: tuple[int, ...]
@@ -48,6 +49,7 @@ class MapDescription:
     dtype: torch.dtype
     promotion: int = 0  # L2 promotion in bytes; 0 means none
     steps: tuple[int, ...] = ()
+    of_all_lengths: bool = False
 
 
 @dataclass(frozen=True)

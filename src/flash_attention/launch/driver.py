@@ -21,9 +21,6 @@ launch_kernel = cuda.cuLaunchKernelEx
 """Queues a kernel. The third argument is the address of an array of the addresses of all
 parameters, which the driver copies before it returns."""
 
-Shape = tuple[int, int, int, int, int, int, int]
-"""The grid, the block and the bytes of dynamic shared memory of a launch."""
-
 
 def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
     """Load the kernel `entry` of a cubin for every context of this process."""
@@ -69,30 +66,32 @@ def zeros(device_index: int, size: int) -> int:
     return int(address)
 
 
-class LaunchConfigs(dict[int, cuda.CUlaunchConfig]):
-    """The driver's configs of launches of one shape, by stream, each made at first use.
+def launch_config(
+    block: int,
+    smem_bytes: int,
+    *,
+    early: bool = False,
+    cluster: tuple[int, int, int] | None = None,
+) -> cuda.CUlaunchConfig:
+    """Make the driver's config of a launch without its grid and stream.
 
     With `early` the CTAs may start before the previous kernel of the stream ends, and wait for it
     themselves (griddepcontrol). `cluster` is the size of a cluster, None if the kernel says it.
     """
+    config = cuda.CUlaunchConfig()
+    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+    config.sharedMemBytes = smem_bytes
+    attributes = [_starts_early()] if early else []
+    if cluster is not None:
+        attributes.append(_in_clusters(*cluster))
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
-    def __init__(
-        self, shape: Shape, *, early: bool = False, cluster: tuple[int, int, int] | None = None
-    ) -> None:
-        super().__init__()
-        self._shape = shape
-        self._attributes = [_starts_early()] if early else []
-        if cluster is not None:
-            self._attributes.append(_in_clusters(*cluster))
 
-    def __missing__(self, stream: int) -> cuda.CUlaunchConfig:
-        config = cuda.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
-        config.sharedMemBytes = self._shape[6]
-        config.hStream = stream
-        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
-        return self.setdefault(stream, config)  # launches only read it
+def put_grid(config: cuda.CUlaunchConfig, grid: tuple[int, int, int], stream: int) -> None:
+    """Store the grid and the stream of the next launches in a config."""
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.hStream = stream
 
 
 def launch_again(

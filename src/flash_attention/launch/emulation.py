@@ -19,6 +19,7 @@ from torch import Tensor
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
+from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
@@ -96,6 +97,8 @@ class Planned(Protocol):
     def views(self) -> Sequence[TensorView]: ...
     @property
     def idle(self) -> bool: ...
+    @property
+    def problem(self) -> Problem: ...
     @property
     def preparation(self) -> Preparation[Any, Any]: ...
     def bind(self, call: Call | BackwardCall) -> Any: ...
@@ -176,14 +179,14 @@ def _emulated(
         result = plan.preparation.result(
             {
                 name: torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device="cpu")
-                for name, view in plan.preparation.outputs().items()
+                for name, view in plan.preparation.outputs(plan.problem).items()
             }
         )
         plan.preparation.fill_idle(call, result)
         return _Emulated(result, (), tuple(map(Counters, programs)), 0.0)
     for step in steps:
         _check_size(step)
-    inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs()
+    inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     memory = GlobalMemory(_bytes_needed(plan.recipe, inputs, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
     start = time.perf_counter()
@@ -294,7 +297,7 @@ def _allocate(
     for name, tensor in inputs.items():
         owned = elements(TensorView.of(name, tensor)) if name in described else None
         setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=owned))
-    for name, view in plan.preparation.outputs().items():
+    for name, view in plan.preparation.outputs(plan.problem).items():
         gaps = elements(view)
         owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
         setattr(arguments, name, memory.alloc(nbytes=view.layout.span, name=name, owned=owned))

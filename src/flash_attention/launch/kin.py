@@ -8,6 +8,7 @@ and a plan for new lengths follows from another one, without checks, choice and 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,12 +33,15 @@ class Kin(NamedTuple):
 
     are_alike: Callable[..., bool]  # compares the tensors of a call, apart from lengths
     models: list[Plan]  # plans that were made from the start, and that others follow from
-    plans: dict[Key, Plan]  # by the lengths
+    plans: OrderedDict[Key, Plan]  # by the lengths
 
     def plan(self, call: Call | BackwardCall, lengths: Key) -> Plan | None:
         """Return the plan of a call with new lengths if it follows from a model."""
+        problem = self.models[0].resized_problem(call) if self.models else None
+        if problem is None:
+            return None
         for model in self.models:
-            plan = model.resized(call)
+            plan = model.sized_for(problem)
             if plan is not None:
                 self.keep(plan, lengths)
                 return plan
@@ -47,7 +51,7 @@ class Kin(NamedTuple):
         """Keep the plan of some lengths, instead of the oldest one if there are many. To drop all
         at once would hold a step up."""
         if len(self.plans) >= MAX_LENGTHS:
-            self.plans.pop(next(iter(self.plans)), None)
+            self.plans.popitem(last=False)
         self.plans[lengths] = plan
 
 
@@ -85,7 +89,7 @@ class Kindred:
         if not alike:
             if len(every) >= MAX_KIN:
                 every.clear()
-            every.append(Kin(_comparison(call, tensors), [], {}))
+            every.append(Kin(_comparison(call, tensors), [], OrderedDict()))
         kin = alike[0] if alike else every[-1]
         kin.keep(plan, lengths)
         if plan.is_resizable and plan not in kin.models:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from ctypes import addressof
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,10 +18,10 @@ from torch import Tensor
 from flash_attention.call.problem import Problem
 from flash_attention.families.recipe import Grid, Recipe, Resized, Step
 from flash_attention.launch import driver
-from flash_attention.launch.device import CPU, current_device, current_stream
-from flash_attention.launch.kept_scratch import BLOCK_BYTES, kept_scratch
+from flash_attention.launch.device import CPU, current_device, current_stream, is_capturing
+from flash_attention.launch.kept_scratch import kept_scratch
 from flash_attention.launch.kernels import load_unit
-from flash_attention.launch.tensor_map import MAX_ENCODED, Dims, EncodedMap, EncodedMaps
+from flash_attention.launch.tensor_map import MAX_ENCODED, EncodedMap, EncodedMaps
 from flash_attention.launch.tile_counters import tile_counter
 
 if TYPE_CHECKING:
@@ -31,80 +32,100 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 
 
 QUERY_ARGUMENTS = ("q", "o", "d_o", "dq")  # whose tensors have a row for every query
-MAX_GRIDS = 4096  # of a kernel; beyond that all are dropped
+_Maps = tuple[tuple[int, ...], list[EncodedMap]]
+"""The addresses of tensor maps, and the maps, whose memory launches read."""
+
+
+class Sized(NamedTuple):
+    """What the launches of one set of lengths have of their own."""
+
+    grids: tuple[Grid, ...]  # of each kernel
+    scratch: _Scratch
+    problem: Problem | None  # None: of a recipe that has no other lengths
+    sizes: tuple[int, ...] = ()  # the first ones of q and of k, unless they are those of the recipe
 
 
 class Launcher:
     """Loads the kernels of a recipe once, and queues them with the arguments of each call."""
 
-    def __init__(self, recipe: Recipe, device_index: int) -> None:
+    def __init__(self, recipe: Recipe, device_index: int, problem: Problem | None = None) -> None:
         self._index = device_index
         self._counters = recipe.counters
         arguments = type(recipe.arguments)
         is_single = len(recipe.steps) == 1 and not recipe.steps[0].starts_early
-        self._scratch = _Scratch(recipe.scratch, device_index, may_be_kept=is_single)
+        scratch = _Scratch(recipe.scratch, device_index, may_be_kept=is_single)
+        self._has_memory = bool(self._counters or scratch.size)
         self._has_ranges = os.environ.get(NVTX_VARIABLE, "0") not in ("", "0")
-        kernels = [_LoadedKernel(step, arguments, device_index) for step in recipe.steps]
-        self._steps = [
-            _SizedStep(kernel, step.geometry.grid, tuple(m.dims for m in step.maps.values()))
-            for kernel, step in zip(kernels, recipe.steps, strict=True)
-        ]
+        self._kernels = [_LoadedKernel(s, arguments, device_index, problem) for s in recipe.steps]
+        self.own = Sized(tuple(step.geometry.grid for step in recipe.steps), scratch, problem)
+        """The lengths of the recipe."""
         self.loaded = False
 
-    def resized(self, resized: Resized, problem: Problem) -> Launcher:
-        """Return a launcher of the same kernels for other lengths."""
-        made = object.__new__(Launcher)
-        vars(made).update(vars(self))
-        made._scratch = self._scratch.resized(resized.scratch)
-        made._steps = [
-            _SizedStep(step.kernel, grid, step.kernel.dims_for(problem, step.dims))
-            for step, grid in zip(self._steps, resized.grids, strict=True)
-        ]
-        return made
+    def sized(self, resized: Resized, problem: Problem) -> Sized:
+        """Return what launches of the same kernels have with other lengths."""
+        grids, sizes = resized
+        scratch = self.own.scratch
+        if sizes is not None:
+            scratch = scratch.resized(sizes)
+        return Sized(grids, scratch, problem, problem.first_sizes)
 
     def load(self) -> None:
         """Load the kernels onto the device. This may compile them."""
         with torch.cuda.device(self._index):
-            for step in self._steps:
-                step.kernel.load()
+            for kernel in self._kernels:
+                kernel.load()
         self.loaded = True
 
-    def launch(self, arguments: Any) -> None:
+    def launch(self, arguments: Any, sized: Sized | None = None) -> None:
         """Queue the kernels on the current stream of the device. `arguments` holds the addresses of
-        the call's tensors; those of scratch memory and the tile counter are added."""
+        the call's tensors; those of scratch memory and the tile counter are added. The lengths are
+        those of the recipe unless others are given."""
         index = self._index
         if current_device() != index:
             with torch.cuda.device(index):
-                return self.launch(arguments)
+                return self.launch(arguments, sized)
         stream = current_stream(index)
-        if self._counters:
-            arguments.tile_counter = tile_counter(index, stream, self._counters)
-        # The memory belongs to the stream, so later users of it run after these kernels.
-        scratch = self._scratch.into(arguments, stream) if self._scratch.size else None
-        for step in self._steps:
-            kernel = step.kernel
+        grids, scratch, _, sizes = sized or self.own
+        memory = None
+        if self._has_memory and (
+            arguments.stream != stream or arguments.scratch is not scratch or is_capturing()
+        ):
+            memory = self._add_memory(arguments, scratch, stream)
+        every = arguments.parameters
+        if every is None:
+            every = arguments.parameters = [_Parameters(k, arguments) for k in self._kernels]
+        for kernel, grid, parameters in zip(self._kernels, grids, every, strict=False):
             for name, value in kernel.values:
                 setattr(arguments, name, value)
-            addresses = kernel.mapped(arguments)
-            spare = step.spare.get(addresses)
-            if spare is None:
-                spare = step.spare_for(addresses)
-            try:
-                known = spare.pop()
-            except IndexError:  # this is the first launch, or other threads are launching
-                known = step.parameters(addresses)
-            pointers, parameters, _ = known
-            pointers[-1] = addressof(arguments)
+            if kernel.maps:
+                mapped = kernel.mapped(arguments) + sizes
+                if mapped != parameters.mapped:
+                    known = kernel.known.get(mapped) or kernel.encode(mapped, sizes)
+                    parameters.mapped, parameters.maps = mapped, known
+                    kernel.put_addresses(parameters.pointers, 0, *known[0])
             if self._has_ranges:
                 torch.cuda.nvtx.range_push(kernel.name)
-            config = step.configs[stream]
-            (status,) = driver.launch_kernel(config, kernel.function, parameters, 0)
+            config, at = parameters.config, parameters.at
+            if parameters.stream != stream or parameters.grid != grid:
+                driver.put_grid(config, grid, stream)
+                parameters.stream, parameters.grid = stream, grid
+            (status,) = driver.launch_kernel(config, kernel.function, at, 0)
             if status:
-                driver.launch_again(status, config, kernel.function, parameters, index)
+                driver.launch_again(status, config, kernel.function, at, index)
             if self._has_ranges:
                 torch.cuda.nvtx.range_pop()
-            spare.append(known)
-        del scratch
+        del memory
+
+    def _add_memory(self, arguments: Any, scratch: _Scratch, stream: int) -> Tensor | None:
+        """Store the addresses of the tile counter and of scratch memory. What the stream keeps is
+        there in the next launch too. Other memory is returned: it belongs to the stream, so later
+        users of it run after these kernels."""
+        if self._counters:
+            arguments.tile_counter = tile_counter(self._index, stream, self._counters)
+        memory = scratch.into(arguments, stream) if scratch.size else None
+        is_kept = memory is None and not is_capturing()
+        arguments.stream, arguments.scratch = (stream if is_kept else None), scratch
+        return memory
 
 
 class _Scratch:
@@ -117,13 +138,13 @@ class _Scratch:
         self._set(sizes)
 
     def _set(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
         self.size = sum(sizes.values())
-        self._is_kept = self._may_be_kept and self.size <= BLOCK_BYTES
         self._starts = tuple(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
-    def resized(self, sizes: Mapping[str, int] | None) -> _Scratch:
-        """Return memory of other sizes for the same kernels; None means the same sizes."""
-        if sizes is None:
+    def resized(self, sizes: Mapping[str, int]) -> _Scratch:
+        """Return memory of other sizes for the same kernels."""
+        if sizes == self._sizes:
             return self
         made = object.__new__(_Scratch)
         vars(made).update(vars(self))
@@ -134,7 +155,7 @@ class _Scratch:
         """Store its addresses in `arguments`. It is allocated on the current stream, unless the
         stream keeps enough."""
         memory = None
-        address = kept_scratch(self._index, stream) if self._is_kept else 0
+        address = kept_scratch(self._index, stream, self.size) if self._may_be_kept else 0
         if not address:
             memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
             address = memory.data_ptr()
@@ -146,86 +167,72 @@ class _Scratch:
 class _LoadedKernel:
     """One kernel of a recipe with its tensor maps, whatever the lengths."""
 
-    def __init__(self, step: Step, arguments: type[ctypes.Structure], device_index: int) -> None:
-        self._geometry = step.geometry
-        self._starts_early = step.starts_early
+    def __init__(
+        self,
+        step: Step,
+        arguments: type[ctypes.Structure],
+        device_index: int,
+        problem: Problem | None,
+    ) -> None:
+        self.geometry = step.geometry
+        self.starts_early = step.starts_early
         self.name = step.unit.name
         self.values = tuple(step.values.items())
         self.mapped = _addresses_in(arguments, tuple(step.maps))
         self.function: CUfunction | None = None
-        self.maps = [EncodedMaps(each, device_index) for each in step.maps.values()]
-        self._of_queries = [name in QUERY_ARGUMENTS for name in step.maps]
-        self._configs: dict[Grid, driver.LaunchConfigs] = {}
+        self.maps: list[EncodedMaps] = []
+        self._lengths: list[int | None] = []  # which of the sizes of a launch a map has
+        for name, each in step.maps.items():
+            of_k = name not in QUERY_ARGUMENTS
+            total = problem and (problem.total_k if of_k else problem.total_q)
+            # The last size of a tensor is that of sequences or pages; packed rows come before it.
+            dim = len(each.dims) - 1 if total is None else 2
+            self.maps.append(EncodedMaps(each, device_index, dim))
+            self._lengths.append(None if each.of_all_lengths else int(of_k))
         self._device_index = device_index
         self._unit = step.unit
-        self.pointers = ctypes.c_uint64 * (len(step.maps) + 1)
+        self.known: OrderedDict[tuple[int, ...], _Maps] = OrderedDict()
+        """Maps by the addresses and sizes of the tensors."""
+        self.put_addresses = struct.Struct(f"<{len(step.maps)}Q").pack_into
 
     def load(self) -> None:
         function = load_unit(self._unit).function
-        driver.ready_kernel(function, self._device_index, self._geometry.smem_bytes)
+        driver.ready_kernel(function, self._device_index, self.geometry.smem_bytes)
         self.function = function
 
-    def configs(self, grid: Grid) -> driver.LaunchConfigs:
-        """Return the driver's configs of launches with a grid."""
-        known = self._configs.get(grid)
-        if known is None:
-            if len(self._configs) >= MAX_GRIDS:
-                self._configs.clear()
-            geometry = self._geometry
-            known = self._configs[grid] = driver.LaunchConfigs(
-                (*grid, geometry.block, 1, 1, geometry.smem_bytes),
-                early=self._starts_early,
-                cluster=geometry.cluster,
-            )
-        return known
-
-    def dims_for(self, problem: Problem, dims: Sequence[Dims]) -> Sequence[Dims]:
-        """Return the sizes in tensor maps of a problem, from those of one that differs in lengths
-        alone. The last of a tensor are its sequences or pages; packed rows come before them."""
-        if not dims:
-            return dims
-        q, k = problem.first_sizes
-        packed_q, packed_k = problem.total_q is not None, problem.total_k is not None
-        found = []
-        for each, is_of_q in zip(dims, self._of_queries, strict=True):
-            size, is_packed = (q, packed_q) if is_of_q else (k, packed_k)
-            found.append((*each[:2], size, 1) if is_packed else (*each[:-1], size))
-        return found
+    def encode(self, mapped: tuple[int, ...], sizes: tuple[int, ...]) -> _Maps:
+        """Return the maps of tensors at other addresses, or of other sizes."""
+        if len(self.known) >= MAX_ENCODED:
+            self.known.popitem(last=False)
+        encoded = [
+            maps[address, sizes[length] if sizes and length is not None else maps.size]
+            for maps, address, length in zip(self.maps, mapped, self._lengths, strict=False)
+        ]
+        self.known[mapped] = made = tuple([each[0] for each in encoded]), encoded
+        return made
 
 
-class _SizedStep:
-    """A kernel with the shape of its launch, and its tensor maps of one set of lengths."""
+class _Parameters:
+    """The parameters of a kernel's launches with one structure of arguments."""
 
-    __slots__ = ("configs", "dims", "kernel", "spare")
+    __slots__ = ("at", "config", "grid", "mapped", "maps", "pointers", "stream")
 
-    def __init__(self, kernel: _LoadedKernel, grid: Grid, dims: Sequence[Dims]) -> None:
-        self.kernel = kernel
-        self.configs = kernel.configs(grid)
-        self.dims = dims
-        self.spare: dict[tuple[int, ...], list[_Parameters]] = {}
-        """Parameters that no launch uses, by the addresses of the tensors with maps."""
-
-    def spare_for(self, addresses: tuple[int, ...]) -> list[_Parameters]:
-        """Return an empty list for parameters of a launch with tensors at other addresses."""
-        if len(self.spare) >= MAX_ENCODED:
-            self.spare.clear()
-        return self.spare.setdefault(addresses, [])
-
-    def parameters(self, addresses: tuple[int, ...]) -> _Parameters:
-        """Make the parameters of a launch with tensors at these addresses."""
-        kernel = self.kernel
-        places = zip(kernel.maps, addresses, self.dims, strict=True)
-        encoded = [maps[address, dims] for maps, address, dims in places]
-        pointers = kernel.pointers(*map(addressof, encoded))
-        return _Parameters(pointers, addressof(pointers), encoded)
-
-
-class _Parameters(NamedTuple):
-    """The parameters of a launch."""
-
-    pointers: ctypes.Array[Any]  # the addresses of the tensor maps, and last of the arguments
-    at: int  # the address of the pointers
-    maps: list[EncodedMap]  # whose memory the launch reads
+    def __init__(self, kernel: _LoadedKernel, arguments: ctypes.Structure) -> None:
+        # The addresses of the tensor maps, and last of the arguments.
+        self.pointers = (ctypes.c_uint64 * (len(kernel.maps) + 1))()
+        self.pointers[-1] = addressof(arguments)
+        self.at = addressof(self.pointers)
+        self.mapped: tuple[int, ...] = ()  # the addresses and sizes of the tensors with maps
+        self.maps: _Maps | None = None
+        geometry = kernel.geometry
+        self.config = driver.launch_config(
+            geometry.block,
+            geometry.smem_bytes,
+            early=kernel.starts_early,
+            cluster=geometry.cluster,
+        )
+        self.grid: Grid | None = None
+        self.stream: int | None = None
 
 
 def _addresses_in(

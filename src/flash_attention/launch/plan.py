@@ -73,7 +73,8 @@ class Plan:
         self.is_differentiable = False  # until that was checked, of a model
         has_kin = _has_strides_of_all_lengths(call) and not self.problem.block_descales
         self._resize = recipe.resize if has_kin else None
-        self.launcher = Launcher(recipe, self.device_index)
+        self.launcher = Launcher(recipe, self.device_index, self.problem)
+        self.sized = self.launcher.own
         kind: Any = BackwardPreparation if isinstance(call, BackwardCall) else ForwardPreparation
         self.preparation: Preparation[Any, Any] = kind(
             call,
@@ -105,19 +106,27 @@ class Plan:
         """Return the plan of a call that differs in lengths alone, as `Call.kind_and_tensors` says.
         It is None if the call has to be checked and planned from the start: its lengths do not fit
         together, there is nothing to compute, or they are better served by other kernels."""
-        of = call.call if isinstance(call, BackwardCall) else call
-        problem = self.problem.resized(of)
-        if problem is None or self._resize is None:
-            return None
-        if isinstance(call, BackwardCall) and not call.has_rows_of(problem):
-            return None
-        resized = self._resize(problem)
+        problem = self.resized_problem(call)
+        return None if problem is None else self.sized_for(problem)
+
+    def resized_problem(self, call: Call | BackwardCall) -> Problem | None:
+        """Return the problem of a call that differs in lengths alone, unless it has to be checked
+        from the start."""
+        if not isinstance(call, BackwardCall):
+            return self.problem.resized(call)
+        problem = self.problem.resized(call.call)
+        return problem if problem is not None and call.has_rows_of(problem) else None
+
+    def sized_for(self, problem: Problem) -> Plan | None:
+        """Return the plan of a problem that differs in lengths alone, unless other kernels serve it
+        better."""
+        resized = None if self._resize is None else self._resize(problem)
         if resized is None:
             return None
         made = object.__new__(Plan)
-        vars(made).update(vars(self), problem=problem, _recipe=None)
-        made.launcher = self.launcher.resized(resized, problem)
-        made.preparation = self.preparation.resized(problem, made.launcher)
+        made.__dict__ = vars(self).copy()
+        made.problem, made._recipe = problem, None
+        made.sized = self.launcher.sized(resized, problem)
         return made
 
     @overload
@@ -135,9 +144,9 @@ class Plan:
                 check_lengths(self.problem, call)
         if self.device_index == CPU or self.idle or profiler._is_profiler_enabled:
             return self._run_uncommon(call)
-        preparation = self.preparation
-        arguments, result = preparation.prepare(call)
-        self.launcher.launch(arguments)
+        preparation, sized = self.preparation, self.sized
+        arguments, result = preparation.prepare(call, sized)
+        self.launcher.launch(arguments, sized)
         preparation.spare.append(arguments)
         return result
 
@@ -149,7 +158,7 @@ class Plan:
                 from flash_attention.launch.emulation import emulate_checked  # loaded when used
 
                 return emulate_checked(self, call)
-            arguments, result = self.preparation.prepare(call)
+            arguments, result = self.preparation.prepare(call, self.sized)
             self.launch(call, arguments, result)
             return result
 
@@ -158,7 +167,7 @@ class Plan:
         if self.idle:
             self.preparation.fill_idle(call, result)
         else:
-            self.launcher.launch(arguments)
+            self.launcher.launch(arguments, self.sized)
 
     @overload
     def prepare(self, call: Call) -> tuple[Any, Outputs]: ...
@@ -172,15 +181,15 @@ class Plan:
         """Check the call's tensors, compile the kernels if needed, and allocate the results, unless
         there are gradients to store `into`. Returns the kernel arguments and the result."""
         if into is None:
-            return self.preparation.prepare(call)
+            return self.preparation.prepare(call, self.sized)
         assert isinstance(self.preparation, BackwardPreparation)
         assert isinstance(call, BackwardCall)
-        return self.preparation.prepare(call, into=into)
+        return self.preparation.prepare(call, self.sized, into=into)
 
     def bind(self, call: Call | BackwardCall) -> Any:
         """Check what may differ between calls of one key, and return the kernel arguments. The
         addresses of results that are not allocated yet are zero."""
-        return self.preparation.prepare(call, with_results=False)[0]
+        return self.preparation.prepare(call, self.sized, with_results=False)[0]
 
 
 def _has_strides_of_all_lengths(call: Call | BackwardCall) -> bool:

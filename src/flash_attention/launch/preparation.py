@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,10 +33,7 @@ from flash_attention.families.fit import check_pointers
 from flash_attention.families.forward_args import FIRST_ADDRESS as FORWARD_ADDRESS
 from flash_attention.families.forward_args import pack_addresses as pack_forward
 from flash_attention.families.recipe import Recipe
-from flash_attention.launch.launcher import Launcher
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from flash_attention.launch.launcher import Launcher, Sized
 
 _is_grad_enabled = torch.is_grad_enabled
 _empty_like = torch.empty_like
@@ -62,21 +58,15 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self._factors = tuple(name for name in given if name in DESCALES)
         self._alignment = alignment
 
-    def resized(self, problem: Any, launcher: Launcher) -> Self:
-        """Return a preparation of calls whose lengths are those of another problem."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        made._launcher = launcher
+    def _new_arguments(self) -> Any:
+        """Return arguments for the first call, or while others are running."""
         arguments = self._structure.from_buffer_copy(self._template)
-        arguments.put_lengths(problem)
-        made._template = bytes(arguments)
-        made.spare = [arguments]
-        made._set_lengths(problem)
-        return made
+        arguments.sized = self._launcher.own
+        return arguments
 
     def _put_given(self, arguments: Any, call: Call) -> None:
         """Store the addresses of the given tensors besides q, k, v and out."""
-        a, b, c, d, table = call[4:9]
+        a, b, c, d = call[4:8]
         pack_extras(
             arguments,
             EXTRAS_ADDRESS,
@@ -85,17 +75,13 @@ class Preparation(ABC, Generic[AnyCall, Result]):
             0 if c is None else c.data_ptr(),
             0 if d is None else d.data_ptr(),
         )
-        if table is not None:
-            arguments.block_table = table.data_ptr()
         for name in self._factors:
             setattr(arguments, name, getattr(call, name).data_ptr())
 
     @abstractmethod
-    def _set_lengths(self, problem: Any) -> None:
-        """Store what follows from the lengths of a problem."""
-
-    @abstractmethod
-    def prepare(self, call: AnyCall, *, with_results: bool = True) -> tuple[Any, Result]:
+    def prepare(
+        self, call: AnyCall, sized: Sized, *, with_results: bool = True
+    ) -> tuple[Any, Result]:
         """Check the tensors of a call, load its kernels, and allocate its result. Returns the
         kernel arguments and the result. Without results nothing is loaded or allocated, and their
         addresses are zero."""
@@ -109,8 +95,8 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         """The tensors that kernels read, by the argument that points at them."""
 
     @abstractmethod
-    def outputs(self) -> dict[str, TensorView]:
-        """The tensors that kernels write, by the argument that points at them."""
+    def outputs(self, problem: Any) -> dict[str, TensorView]:
+        """The tensors that kernels write for a problem, by the argument that points at them."""
 
     @abstractmethod
     def result(self, written: Mapping[str, Tensor]) -> Result:
@@ -142,40 +128,16 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         self._spans = () if call.out is None else tuple(view.layout.span for view in views)
         given = () if call.out is None else (*call[:3], call.out)
         self._strides = tuple(tensor.stride(0) * tensor.itemsize for tensor in given)
-        self._set_lengths(problem)
+        self._sizes = problem.first_sizes
 
-    def _set_lengths(self, problem: Problem) -> None:
-        self._problem = problem
-        self._new_lse: Callable[[], Tensor] | None = None
-        if self._returns_lse:
-            shape = problem.lse_shape
-            strides = (shape[1], 1) if len(shape) == 2 else (shape[1] * shape[2], shape[2], 1)
-            # torch.empty would have to find out which of its signatures is meant.
-            self._new_lse = partial(
-                torch.empty_strided, shape, strides, dtype=torch.float32, device=self._device
-            )
-
-    def resized(self, problem: Problem, launcher: Launcher) -> Self:
-        made = super().resized(problem, launcher)
-        if self._spans:
-            before, after = self._problem.first_sizes, problem.first_sizes
-            more_q, more_k = after[0] - before[0], after[1] - before[1]
-            made._spans = tuple(
-                span + more * stride
-                for span, more, stride in zip(
-                    self._spans, (more_q, more_k, more_k, more_q), self._strides, strict=True
-                )
-            )
-        return made
-
-    def prepare(self, call: Call, *, with_results: bool = True) -> tuple[Any, Any]:
+    def prepare(self, call: Call, sized: Sized, *, with_results: bool = True) -> tuple[Any, Any]:
         q, k, v, out = call[:4]
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
         o_pointer = 0 if out is None else out.data_ptr()
         if (q_pointer | k_pointer | v_pointer | o_pointer) % self._alignment:
             check_pointers(views_of(call), self._alignment)
         if out is not None:
-            self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
+            self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer), sized)
         if self._refusal is not None and (why := self._refusal(call)):
             raise UnsupportedError(why)
         if _is_grad_enabled() or forward_ad._current_level >= 0:
@@ -189,23 +151,44 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 o_pointer = out.data_ptr()
             elif not out.is_inference():
                 increment_version(out)
-            if self._new_lse is not None:
-                lse = self._new_lse()
+            if self._returns_lse:
+                lse = self._new_lse(sized)
                 lse_pointer = lse.data_ptr()
         try:
             arguments = self.spare.pop()
-        except IndexError:  # this is the first call, or others are running
-            arguments = self._structure.from_buffer_copy(self._template)
+        except IndexError:
+            arguments = self._new_arguments()
+        if arguments.sized is not sized:
+            arguments.put_lengths(sized.problem)
+            arguments.sized = sized
+        table = call[8]
         pack_forward(
-            arguments, FORWARD_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer, lse_pointer
+            arguments,
+            FORWARD_ADDRESS,
+            *(q_pointer, k_pointer, v_pointer, o_pointer, lse_pointer),
+            0 if table is None else table.data_ptr(),
         )
         if self._has_extras:
             self._put_given(arguments, call)
         return arguments, out if lse is None else (out, lse)
 
-    def _check_overlap(self, call: Call, o_pointer: int, pointers: tuple[int, ...]) -> None:
-        o_span = self._spans[3]
-        for pointer, span in zip(pointers, self._spans, strict=False):
+    def _new_lse(self, sized: Sized) -> Tensor:
+        assert sized.problem is not None
+        shape = sized.problem.lse_shape
+        strides = (shape[1], 1) if len(shape) == 2 else (shape[1] * shape[2], shape[2], 1)
+        # torch.empty would have to find out which of its signatures is meant.
+        return torch.empty_strided(shape, strides, dtype=torch.float32, device=self._device)
+
+    def _check_overlap(
+        self, call: Call, o_pointer: int, pointers: tuple[int, ...], sized: Sized
+    ) -> None:
+        spans = self._spans
+        if sized.sizes:
+            more_q, more_k = (a - b for a, b in zip(sized.sizes, self._sizes, strict=True))
+            rows = zip(spans, (more_q, more_k, more_k, more_q), self._strides, strict=True)
+            spans = tuple(span + more * stride for span, more, stride in rows)
+        o_span = spans[3]
+        for pointer, span in zip(pointers, spans, strict=False):
             if not (o_pointer + o_span <= pointer or pointer + span <= o_pointer):
                 *inputs, o = views_of(call)
                 return tensors.check_no_overlap(o, inputs)
@@ -220,10 +203,10 @@ class ForwardPreparation(Preparation[Call, Outputs]):
     def inputs(self, call: Call) -> dict[str, Tensor]:
         return {"q": call.q, "k": call.k, "v": call.v, **call.extras()}
 
-    def outputs(self) -> dict[str, TensorView]:
-        found = {"o": resized_view(self._output, self._problem)}
+    def outputs(self, problem: Problem) -> dict[str, TensorView]:
+        found = {"o": resized_view(self._output, problem)}
         if self._returns_lse:
-            shape = self._problem.lse_shape
+            shape = problem.lse_shape
             strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
             found["lse"] = TensorView("lse", shape, strides, torch.float32, self._device)
         return found
@@ -265,13 +248,14 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         if self._wants_dsinks:
             of_heads = ((problem.heads,), (1,), torch.float32, call.do.device)
             self._outputs["dsinks"] = TensorView("dsinks", *of_heads)
-        self._set_lengths(problem)
-
-    def _set_lengths(self, problem: BackwardProblem) -> None:
-        self._problem = problem
 
     def prepare(
-        self, call: BackwardCall, *, with_results: bool = True, into: Gradients | None = None
+        self,
+        call: BackwardCall,
+        sized: Sized,
+        *,
+        with_results: bool = True,
+        into: Gradients | None = None,
     ) -> tuple[Any, Gradients]:
         """Prepare a pass, whose gradients may be stored `into` given ones."""
         do, (q, k, v, o, sinks, *_), lse, dlse = call[:4]
@@ -294,8 +278,11 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
             dsinks = _empty_like(sinks) if sinks is not None and self._wants_dsinks else None
         try:
             arguments = self.spare.pop()
-        except IndexError:  # this is the first pass, or others are running
-            arguments = self._structure.from_buffer_copy(self._template)
+        except IndexError:
+            arguments = self._new_arguments()
+        if arguments.sized is not sized:
+            arguments.put_lengths(sized.problem)
+            arguments.sized = sized
         pack_backward(
             arguments,
             BACKWARD_ADDRESS,
@@ -331,9 +318,9 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         return given | call.call.extras()
 
-    def outputs(self) -> dict[str, TensorView]:
+    def outputs(self, problem: BackwardProblem) -> dict[str, TensorView]:
         return {
-            name: view if name == "dsinks" else resized_view(view, self._problem)
+            name: view if name == "dsinks" else resized_view(view, problem)
             for name, view in self._outputs.items()
         }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections import OrderedDict
 from ctypes import addressof
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cuda.bindings.driver import (
@@ -25,17 +26,21 @@ from flash_attention.launch import driver
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 MAX_ENCODED = 4096  # per description; beyond that the oldest is dropped
 
-EncodedMap = ctypes.Array[ctypes.c_ubyte]
 Dims = tuple[int, ...]
 
-_Map = ctypes.c_ubyte * MAP_BYTES
 _Room = ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT)
-PARAMETERS = (
-    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p),
-    *(ctypes.c_char_p,) * 4,  # arrays of integers
-    *(ctypes.c_int,) * 4,
-)
-"""The types of the parameters of cuTensorMapEncodeTiled."""
+
+
+class EncodedMap(NamedTuple):
+    """A tensor map of the driver."""
+
+    at: int  # its address
+    room: ctypes.Array[ctypes.c_ubyte]  # the memory that it lies in
+
+
+PARAMETERS = (ctypes.c_void_p,) * 12
+"""The types of the parameters of cuTensorMapEncodeTiled. Integers are as wide as addresses where
+they are passed, and ctypes converts addresses the fastest."""
 
 ELEMENTS = {
     torch.float16: CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -57,19 +62,24 @@ NO_INTERLEAVE = CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
 ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 
-class EncodedMaps(dict[tuple[int, Dims], EncodedMap]):
-    """The encoded maps of one description by the tensor's address and the sizes that it has there,
-    each made at first use."""
+class EncodedMaps(OrderedDict[tuple[int, int], EncodedMap]):
+    """The encoded maps of one description by the tensor's address and the size that it has there in
+    dimension `sized`, each made at first use."""
 
-    def __init__(self, description: MapDescription, device_index: int) -> None:
+    def __init__(self, description: MapDescription, device_index: int, sized: int) -> None:
         super().__init__()
         self._how = MapParameters(description)
         self._device_index = device_index
+        self.size = description.dims[sized]
+        """The size of the description."""
+        self._before, self._after = description.dims[:sized], description.dims[sized + 1 :]
 
-    def __missing__(self, key: tuple[int, Dims]) -> EncodedMap:
+    def __missing__(self, key: tuple[int, int]) -> EncodedMap:
         if len(self) >= MAX_ENCODED:
-            self.pop(next(iter(self)), None)  # the oldest one
-        self[key] = made = encode(self._how, *key, self._device_index)
+            self.popitem(last=False)
+        address, size = key
+        dims = (*self._before, size, *self._after)
+        self[key] = made = encode(self._how, address, dims, self._device_index)
         return made
 
 
@@ -96,15 +106,15 @@ class MapParameters:
 def encode(how: MapParameters, address: int, dims: Dims, device_index: int) -> EncodedMap:
     """Encode a description, of a tensor with these sizes, as the driver's opaque CUtensorMap."""
     room = _Room()
-    encoded = _Map.from_buffer(room, -addressof(room) % MAP_ALIGNMENT)
-    parameters = (addressof(encoded), *how.first, address, how.pack_dims(*dims), *how.last)
+    at = -(-addressof(room) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    parameters = (at, *how.first, address, how.pack_dims(*dims), *how.last)
     status = _encode_function()(*parameters)
     if status == driver.NO_CONTEXT:  # a thread that has not used CUDA yet
         driver.bind_primary_context(device_index)
         status = _encode_function()(*parameters)
     if status:
         raise driver.error("cuTensorMapEncodeTiled", CUresult(status))
-    return encoded
+    return EncodedMap(at, room)
 
 
 @cache

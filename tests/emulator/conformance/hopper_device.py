@@ -11,7 +11,7 @@ import torch
 
 from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
-from flash_attention.launch.tensor_map import EncodedMaps
+from flash_attention.launch.tensor_map import MAP_BYTES, EncodedMaps
 from tests.emulator.conformance.case import Array
 from tests.emulator.conformance.hopper_case import HopperCase, MapOf, compiled_source
 from tests.launch.single import launch
@@ -37,13 +37,16 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
         for name, data in case.buffers.items()
     }
     values: list[Any] = []
+    kept: list[object] = []  # memory of maps
     for argument in case.arguments:
         if isinstance(argument, str):
             values.append(ctypes.c_void_p(buffers[argument].data_ptr()))
         elif isinstance(argument, MapOf):
             address = buffers[argument.buffer].data_ptr()
-            maps = EncodedMaps(seen := description(argument), device.index)
-            values.append(maps[address, seen.dims])
+            maps = EncodedMaps(description(argument), device.index, 0)
+            encoded = maps[address, maps.size]
+            kept.append(encoded)
+            values.append((ctypes.c_ubyte * MAP_BYTES).from_address(encoded.at))
         else:
             values.append((ctypes.c_ubyte * len(argument)).from_buffer_copy(argument))
     kernel = driver.load_kernel(compiled_source(case.source).cubin, case.entry)

@@ -83,5 +83,5 @@ def gradients_over_nan(plan: Plan, call: BackwardCall) -> Gradients:
     for gradient in gradients:
         if gradient is not None:
             gradient.fill_(math.nan)
-    plan.launcher.launch(arguments)
+    plan.launch(call, arguments, gradients)
     return gradients

@@ -199,7 +199,6 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ({"kv_8_bit": True, "q_8_bit": True}, "static constexpr int kConvertQueries = 1;"),
         ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
         (SCORES_8_BIT, "using Roles = fa::sm90::roles::ScoresOf8Bits;"),
-        (SCORES_8_BIT, "static constexpr int kConvertingWarps = 0;"),
         (SCORES_8_BIT, "static constexpr int kConvertQueries = 0;"),
     ],
 )

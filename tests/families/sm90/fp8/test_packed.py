@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from flash_attention import HopperFp8KernelConfig, attention
-from flash_attention.families.sm90.fp8.transpose import step_keys, tiles_keys
+from flash_attention.families.sm90.fp8.args import tiles_keys
+from flash_attention.families.sm90.fp8.transpose import step_keys
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
@@ -75,7 +76,7 @@ def test_the_values_of_sequences_have_room_and_do_not_overlap() -> None:
         first = [(start + i * (step - 1)) // step * step for i, start in enumerate(starts)]
         ends = [at + -(-n // step) * step for at, n in zip(first, lengths, strict=True)]
         assert all(end <= at for end, at in zip(ends, first[1:], strict=False))
-        assert ends[-1] <= tiles_keys(plan.config, problem)
+        assert ends[-1] <= tiles_keys(step, problem)
 
 
 @pytest.mark.gpu

@@ -49,7 +49,7 @@ MUTATIONS = [
     Mutation(
         "P of the other warpgroup is not waited for",
         "race",
-        Edit(EXCHANGE, "ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);"),
+        Edit(EXCHANGE, "smem_.p_pipeline().wait(ring_);"),
     ),
     Mutation(
         "P is written without a fence between the proxies",

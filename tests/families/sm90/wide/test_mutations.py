@@ -54,8 +54,9 @@ MUTATIONS = [
         Edit(
             PIPELINE,
             "(stage * Parts + part)",
-            "((Parts > 1 && stage < Stages ? 0 : stage) * Parts + part)",
+            "((Parts > 1 ? 0 : stage) * Parts + part)",
         ),
+        Case("", 70, 320, 192, 128, heads=2),
     ),
     Mutation(
         "the producer does not wait until K was read",

@@ -114,7 +114,7 @@ def pass_contender(
     arguments, gradients = plan.prepare(call, into)
 
     def run() -> Gradients:
-        plan.launcher.launch(arguments)
+        plan.launch(call, arguments, gradients)
         return gradients
 
     return Contender(name, run, poison=lambda: poison(gradients))

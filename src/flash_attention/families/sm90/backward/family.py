@@ -30,7 +30,7 @@ from flash_attention.families.backward_steps import (
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
+from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.backward.config import PASS_COLUMNS, HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
 from flash_attention.families.sm90.backward.heuristic import heads_in_order, heuristic, why_not
@@ -112,7 +112,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         maps = describe_all(config, named)
         steps = [prepare_step(problem, target, sum_columns=columns, orders_dq=turns)]
         for part in work.parts:
-            geometry = _geometry(config, part, setting)
+            grid = _grid(config, part, setting)
+            geometry = Geometry(grid, config.num_threads, config.smem_bytes())
             values = part.values if stores_ds else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
             if stores_ds:
@@ -165,7 +166,7 @@ def _resizing(config: HopperBackwardKernelConfig, setting: Setting) -> Resize:
         (part,) = all_work(other).parts
         columns = config.d_head if other.wanted.dq else 0
         rows = row_blocks(other)
-        main = _geometry(config, part, setting).grid
+        main = _grid(config, part, setting)
         after = (rows,) if columns and not turns else ()
         return Resized(
             (rows, main, *after, *sink_grids(other)),
@@ -179,12 +180,11 @@ def _num_tiles(config: HopperBackwardKernelConfig, part: Part) -> int:
     return part.part_heads * -(-part.part_keys // config.B_c)
 
 
-def _geometry(config: HopperBackwardKernelConfig, part: Part, setting: Setting) -> Geometry:
+def _grid(config: HopperBackwardKernelConfig, part: Part, setting: Setting) -> Grid:
     """Return one CTA per tile of a part, or as many as are resident if they are persistent."""
     tiles = _num_tiles(config, part)
     dynamic = config.tile_order is TileOrder.DYNAMIC
-    ctas = min(tiles, setting.num_sms) if dynamic else tiles
-    return Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes())
+    return min(tiles, setting.num_sms) if dynamic else tiles, 1, 1
 
 
 def _maps(config: HopperBackwardKernelConfig) -> str:

@@ -177,7 +177,7 @@ class HopperForwardKernelConfig(KernelConfig):
         needs=(PRODUCER, Needs("kv_8_bit", "is for k and v of 8 bits")),
     )
     scores_8_bit: bool = switch(
-        "products of Q and K have 8 bits, and the only consumer converts V",
+        "products of Q and K have 8 bits, and only V is converted",
         default=False,
         bind=as_number(),
         needs=(PRODUCER, Needs("q_8_bit", "is for q, k and v of 8 bits")),
@@ -291,7 +291,7 @@ class HopperForwardKernelConfig(KernelConfig):
         producer, consumer = self.register_split
         converts = self.kv_8_bit and not self.scores_8_bit
         numbers = {
-            "converting_warps": CONVERTING_WARPS * converts,
+            "converting_warps": CONVERTING_WARPS * self.kv_8_bit,
             "convert_queries": int(self.q_8_bit and not self.scores_8_bit),
             "producer_registers": producer,
             "consumer_registers": consumer,
@@ -360,8 +360,8 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
     if cfg.scores_8_bit and (cfg.consumers > 1 or cfg.stale_max or cfg.stages % 2):
         yield Violation(
             "scores_8_bit",
-            "scores_8_bit=True is for one consumer, which converts V into two buffers in turn and"
-            f" cannot compute scores again; consumers={cfg.consumers}, stages={cfg.stages} and"
+            "scores_8_bit=True is for one consumer, V in two buffers of 16 bits, and scores that"
+            f" are not computed again; consumers={cfg.consumers}, stages={cfg.stages} and"
             f" stale_max={cfg.stale_max}: set consumers=1, stages=2 or 4 and stale_max=False, or"
             " scores_8_bit=False",
         )

@@ -123,12 +123,15 @@ def without_counter(
 
 
 def on_device(config: HopperForwardKernelConfig, problem: Problem, num_sms: int) -> KvSplits:
-    """Return splits that as many CTAs compute from the lengths as run at a time. The keys of one
-    sequence have fewer with one CTA on a multiprocessor, which is faster unless it converts V."""
+    """Return splits that as many CTAs compute from the lengths as run at a time."""
+    return KvSplits.on_device(problem, config.B_c, ctas_on_device(config, problem, num_sms))
+
+
+def ctas_on_device(config: HopperForwardKernelConfig, problem: Problem, num_sms: int) -> int:
+    """Count the CTAs that split keys on the device. For one sequence, one on a multiprocessor is
+    faster than two, because there are fewer partial results, unless V is converted."""
     alone = problem.batch == 1 and not config.kv_8_bit
-    return KvSplits.on_device(
-        problem, config.B_c, num_sms if alone else config.side_by_side * num_sms
-    )
+    return num_sms if alone else config.side_by_side * num_sms
 
 
 def splits_of(

@@ -28,6 +28,7 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.decode import (
     Steps,
     choose_splits,
+    ctas_on_device,
     on_device,
     without_counter,
 )
@@ -45,7 +46,11 @@ from flash_attention.families.sm90.forward.space import (
     hopper_search_space,
 )
 from flash_attention.families.sm90.forward.splits import KvSplits
-from flash_attention.families.sm90.forward.tensor_maps import describe_all, loads_whole_rows
+from flash_attention.families.sm90.forward.tensor_maps import (
+    describe_all,
+    loads_whole_rows,
+    of_all_lengths,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
@@ -119,10 +124,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
         ctas = _num_ctas(config, problem, walk, split, setting.num_sms)
+        maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
+        if maps and problem.total_q is not None:
+            maps["o"] = of_all_lengths(maps["o"])
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
-            describe_all(config, views, features) if config.tma and not problem.idle else {},
+            maps,
         )
         resize = _resizing(config, problem, walk, split, setting.num_sms)
         if split is None:
@@ -232,25 +240,31 @@ def _resizing(
     num_sms: int,
 ) -> Resize | None:
     """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Chunks of 8 bits may suit FP8 kernels with other lengths. One config that
-    is batch-invariant serves all lengths."""
+    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths. One config
+    that is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
     serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is not Steps.DECODE and not serves_all:
+    if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
         return None
     rows = config.B_r
+    few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
+    known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
 
     def resize(other: Problem) -> Resized | None:
-        alike = Steps.of(other, num_sms) is kind and (other.seq_q <= SHORT) is is_short
-        if not (alike or serves_all):
+        is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
+        if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
         if split is not None:
-            own = on_device(config, other, num_sms)
-            return Resized(((own.ctas, 1, 1),), own.scratch(other, config.consumers))
+            key = other.batch == 1, min(other.seq_q, rows)
+            if key not in known:
+                own = replace(split, ctas=ctas_on_device(config, other, num_sms))
+                sizes = own.scratch(other, config.consumers)
+                known[key] = Resized(((own.ctas, 1, 1),), sizes)
+            return known[key]
         tiles = other.num_tiles(rows)
         if tiles > MAX_GRID_X:
             check_tiles(config, other)

@@ -60,8 +60,8 @@ def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     Maxima grow at every block, because a warp decides on its own for all of its rows. Key blocks
     begin at the same keys whatever the rows of a tile are, and pages of 2^n keys change nothing.
     """
-    long = {"seq_q": 2 * SHORT, "seq_k": 2 * SHORT, "seqused_k": True}
-    config = heuristic(replace(problem, batch_invariant=False, **long), arch)
+    long = replace(problem, seq_q=2 * SHORT, seq_k=2 * SHORT, seqused_k=True, batch_invariant=False)
+    config = heuristic(long, arch)
     if isinstance(config, str):
         return config
     keys = 1 << config.B_c.bit_length() - 1

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import DIMS, TensorView
+from flash_attention.call.tensors import DIMS, MAX_ROWS, TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.recipe import MapDescription
@@ -86,6 +87,13 @@ def _describe_rows(view: TensorView, columns: int, keys: int, promotion: int) ->
         dtype=view.dtype,
         promotion=promotion,
     )
+
+
+def of_all_lengths(description: MapDescription) -> MapDescription:
+    """Return the map of a packed o, whose rows need no bound: a kernel stores boxes inside of a
+    sequence alone, because the next one follows."""
+    dims = (*description.dims[:2], MAX_ROWS, 1)
+    return replace(description, dims=dims, of_all_lengths=True)
 
 
 def describe_all(

@@ -23,15 +23,26 @@ class Fp8KernelArgs(ForwardKernelArgs):
         ("zero", ctypes.c_uint32),  # 0, which the compiler does not know
     )
 
+    def put_lengths(self, problem: Problem) -> None:
+        super().put_lengths(problem)
+        self.v_tiles_keys = tiles_keys(self.v_tiles_step, problem)
+
 
 PARAMETER = parameter(Fp8KernelArgs)
 LAYOUT_ASSERTS = layout_asserts(Fp8KernelArgs)
 
 
-def fp8_args(
-    problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int, v_tiles_step: int
-) -> Fp8KernelArgs:
+def tiles_keys(step: int, problem: Problem) -> int:
+    """Count the keys of a head in V transposed, in whole steps: of the longest sequence, or of all
+    packed ones, which lose less than a step each."""
+    keys = problem.seq_k
+    if problem.total_k is not None:
+        keys = problem.total_k + problem.batch * (step - 1)
+    return -(-keys // step) * step
+
+
+def fp8_args(problem: Problem, views: Sequence[TensorView], *, v_tiles_step: int) -> Fp8KernelArgs:
     """Make the arguments of a kernel without addresses, from views of q, k, v and o."""
-    args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys, v_tiles_step=v_tiles_step)
+    args = Fp8KernelArgs(v_tiles_step=v_tiles_step)
     fill_forward_args(args, problem, views)
     return args

@@ -16,21 +16,35 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_values
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.recipe import (
+    Geometry,
+    Grid,
+    Recipe,
+    Resize,
+    Resized,
+    Setting,
+    Step,
+)
+from flash_attention.families.sm90.forward.decode import Steps
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.heuristic import heuristic, split_groups, unreadable
+from flash_attention.families.sm90.fp8.heuristic import (
+    decisive,
+    heuristic,
+    split_groups,
+    unreadable,
+)
 from flash_attention.families.sm90.fp8.tensor_maps import describe_all
 from flash_attention.families.sm90.fp8.transpose import (
     pages_variant,
     step_keys,
     tiles_bytes,
-    tiles_keys,
     transpose_unit,
     transposing,
+    transposing_grid,
 )
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
@@ -105,28 +119,24 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         check_values(config, problem)
         check_columns(config, problem)
         check_tiles(config, problem)
-        tiles = problem.num_tiles(config.B_r)
-        ctas = tiles if config.tile_order is TileOrder.ONE_EACH else min(tiles, setting.num_sms)
+        grid = _grid(config, problem, setting.num_sms)
         target = config.target(setting.arch)
         before = transposing(config, problem, target)
         main = Step(
             self.unit(config, features, setting.arch),
-            Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
+            Geometry(grid, config.num_threads, config.smem_bytes()),
             {} if problem.idle else describe_all(config, views, problem.page_keys),
             starts_early=bool(before),
         )
         return Recipe(
             features,
             (*before, main),
-            fp8_args(
-                *(problem, views),
-                v_tiles_keys=tiles_keys(config, problem),
-                v_tiles_step=step_keys(config),
-            ),
+            fp8_args(problem, views, v_tiles_step=step_keys(config)),
             scratch={"v_tiles": tiles_bytes(config, problem)} if before else {},
             counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
-            tiles=tiles,
+            tiles=problem.num_tiles(config.B_r),
             main=len(before),
+            resize=_resizing(config, problem, setting.num_sms),
         )
 
     def companions(self, config: HopperFp8KernelConfig, arch: Arch) -> list[Unit]:
@@ -139,6 +149,29 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
 
     def built_features(self) -> tuple[Features, ...]:
         return PLAIN, CAUSAL
+
+
+def _grid(config: HopperFp8KernelConfig, problem: Problem, num_sms: int) -> Grid:
+    tiles = problem.num_tiles(config.B_r)
+    return tiles if config.tile_order is TileOrder.ONE_EACH else min(tiles, num_sms), 1, 1
+
+
+def _resizing(config: HopperFp8KernelConfig, problem: Problem, num_sms: int) -> Resize | None:
+    """Return what resizes the recipe of a problem whose sequences differ in length."""
+    if problem.idle or not problem.per_batch or config.values_transposed:
+        return None
+    kind, decided = Steps.of(problem, num_sms), decisive(config, problem)
+
+    def resize(other: Problem) -> Resized | None:
+        if Steps.of(other, num_sms) is not kind or decisive(config, other) != decided:
+            return None
+        check_tiles(config, other)
+        return Resized(
+            (transposing_grid(config, other), _grid(config, other, num_sms)),
+            {"v_tiles": tiles_bytes(config, other)},
+        )
+
+    return resize
 
 
 SM90_FP8: Sm90Fp8Forward = Sm90Fp8Forward()

@@ -77,6 +77,17 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     return split_groups(config, problem.page_keys) or _too_large(config, problem) or config
 
 
+def decisive(config: HopperFp8KernelConfig, problem: Problem) -> tuple[object, ...]:
+    """Return what of the lengths of a problem decides its config, if there is one."""
+    return (
+        problem.seq_k > MOST_UNPROMOTED,
+        problem.seq_k > LINEAR_KEYS.get(config.d_head, 0),
+        problem.seq_q > TWO_CONSUMERS,
+        problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS,
+        problem.page_keys and tiles_bytes(config, problem) <= MOST_TRANSPOSED,
+    )
+
+
 def _too_large(config: HopperFp8KernelConfig, problem: Problem) -> str | None:
     """Say why V of a paged KV cache should not be transposed, or return None. The host does not
     know how many keys a sequence has, so each has room for the longest."""

@@ -11,8 +11,8 @@ from flash_attention.arch import WARP_SIZE
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, render
-from flash_attention.families.recipe import Geometry, Step
-from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER
+from flash_attention.families.recipe import Geometry, Grid, Step
+from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, tiles_keys
 from flash_attention.families.sm90.fp8.config import SUMS, HopperFp8KernelConfig
 
 KEYS = 64  # of a CTA
@@ -51,24 +51,10 @@ def step_keys(config: HopperFp8KernelConfig) -> int:
     return lcm(config.B_c, KEYS)
 
 
-def padded_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
-    """Count the keys of a head of the longest sequence in the result, in whole steps."""
-    return -(-problem.seq_k // step_keys(config)) * step_keys(config)
-
-
-def tiles_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
-    """Count the keys of a head in the result: of one sequence, or of all packed ones, which lose
-    less than a step each."""
-    if problem.total_k is None:
-        return padded_keys(config, problem)
-    step = step_keys(config)
-    return -(-(problem.total_k + problem.batch * (step - 1)) // step) * step
-
-
 def tiles_bytes(config: HopperFp8KernelConfig, problem: Problem) -> int:
     """Count the bytes of the result."""
     heads = problem.heads_k * (problem.batch if problem.total_k is None else 1)
-    return heads * tiles_keys(config, problem) * config.value_rows
+    return heads * tiles_keys(step_keys(config), problem) * config.value_rows
 
 
 def pages_variant(page_keys: int) -> Variant:
@@ -102,11 +88,17 @@ def transpose_unit(
     return Unit(name, target, source)
 
 
+def transposing_grid(config: HopperFp8KernelConfig, problem: Problem) -> Grid:
+    """Return the grid of the kernel that transposes V of a problem."""
+    step = step_keys(config)
+    keys = -(-problem.seq_k // step) * step
+    return keys // KEYS * problem.heads_k * problem.batch, 1, 1
+
+
 def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> tuple[Step, ...]:
     """Return the kernel that transposes V of a problem, if it is not transposed."""
     if config.values_transposed:
         return ()
-    ctas = padded_keys(config, problem) // KEYS * problem.heads_k * problem.batch
-    geometry = Geometry((ctas, 1, 1), KEYS // GROUP_KEYS * WARP_SIZE)
+    geometry = Geometry(transposing_grid(config, problem), KEYS // GROUP_KEYS * WARP_SIZE)
     unit = transpose_unit(config, target, problem.per_batch, problem.page_keys)
     return (Step(unit, geometry),)

@@ -49,6 +49,7 @@ struct RowStats {
       for (int h = 0; h < 2; ++h) {
         max[i][h] = -kInfinity;
         sum[i][h] = 0.f;
+        shrink[i][h] = 1.f;
       }
   }
 };

@@ -7,7 +7,6 @@
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/attn/softmax.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward/rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>

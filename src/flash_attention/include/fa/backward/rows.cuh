@@ -5,7 +5,6 @@
 // leaves there what is read after it at first.
 #pragma once
 #include <fa/attn/sequence.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
 

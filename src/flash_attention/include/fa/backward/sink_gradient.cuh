@@ -2,7 +2,6 @@
 // The gradient of a head's sink: -sum over its rows of exp(sink - lse) delta. A CTA adds up one head, in
 // an order that is always the same.
 #pragma once
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/math.cuh>
 

@@ -8,6 +8,7 @@
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
+#include <fa/sm90/verbs.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
@@ -104,6 +105,7 @@ class Consumer : public Products<Config_> {
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
+    if (has_no_query()) return;
     Config::Score::change(s, descale_.scaled(args_));
     if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
   }
@@ -116,13 +118,19 @@ class Consumer : public Products<Config_> {
   // computed again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
+    if (has_no_query()) return;
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
+  }
+  template <int Keys>
+  __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) const {
+    if (!has_no_query()) Math::convert(p, s);
   }
   template <class Block>
   __device__ void rescale(Output& o, Block) {
@@ -150,10 +158,6 @@ class Consumer : public Products<Config_> {
  private:
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
 
-  // Blocks that the last warpgroup's rows see, and this warpgroup's rows, if it has any, may not see.
-  static constexpr int kMostUnseen =
-      ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
-
   __device__ void scores_again(Scores<Config::kBC>& s) const {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
@@ -165,10 +169,7 @@ class Consumer : public Products<Config_> {
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
 
-  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
-  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-
-  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+  __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
@@ -186,6 +187,8 @@ class Consumer : public Products<Config_> {
     unseen_after_ = first_block_ - whole_first;
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
+    has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
+    if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
     stats_.grew = false;
@@ -200,17 +203,15 @@ class Consumer : public Products<Config_> {
   __device__ float scale() const { return Config::Score::scale(descale_.scaled(args_)); }
 
   __device__ void pass_blocks(int count) {
-#pragma unroll(kSkipsEmpty ? 1 : kMostUnseen)
-    for (int i = 0; kSkipsEmpty ? uniform(i < count) : i < kMostUnseen; ++i)
-      if (kSkipsEmpty || uniform(i < count)) {
-        wait_k();  // wait first, so that the release lands in this phase
-        release_k();
-        ping_pong_wait();  // the others wait for every arrival
-        ping_pong_arrive();
-        clear_tail();
-        wait_v();  // V has arrived
-        release_v();
-      }
+    pass_unseen<Config, kSkipsEmpty>(count, [this] {
+      wait_k();  // wait first, so that the release lands in this phase
+      release_k();
+      ping_pong_wait();  // the others wait for every arrival
+      ping_pong_arrive();
+      clear_tail();
+      wait_v();  // V has arrived
+      release_v();
+    });
   }
 
   __device__ void store() {
@@ -233,6 +234,7 @@ class Consumer : public Products<Config_> {
   const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
   bool v_is_there_ = false;  // it was waited for
+  bool has_query_;           // a row of this warp
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;

@@ -8,10 +8,12 @@
 namespace fa::sm90 {
 
 // The barriers of a pipeline, from `barriers` on: those that say full, then those that say empty. A stage may
-// have parts, which are filled and released each by itself.
-template <int Stages, int Parts = 1>
+// have parts, which are filled each by itself. They are released each by itself, or all by one barrier, or by
+// none if the stage is filled once or its writer knows by other means.
+template <int Stages, int Parts = 1, int Empties = Parts>
 struct PipelineBarriers {
-  static constexpr int kBarrierBytes = 2 * Stages * Parts * ptx::kMbarrierBytes;
+  static constexpr int kStages = Stages;
+  static constexpr int kBarrierBytes = Stages * (Parts + Empties) * ptx::kMbarrierBytes;
 
   u32 barriers;
 
@@ -19,21 +21,22 @@ struct PipelineBarriers {
     return {barriers + (stage * Parts + part) * ptx::kMbarrierBytes};
   }
   __device__ ptx::Mbarrier empty(int stage, int part = 0) const {
-    return full(Stages + stage, part);
+    return {barriers + (Stages * Parts + stage * Empties + part) * ptx::kMbarrierBytes};
   }
 
   // `writers` arrivals fill a stage, and `readers` arrivals empty it.
-  __device__ void init_full(int stage, int writers) const {
-    ptx::mbarrier_init(full(stage), writers);
+  __device__ void init_full(int stage, int writers, int part = 0) const {
+    ptx::mbarrier_init(full(stage, part), writers);
   }
-  __device__ void init_empty(int stage, int readers) const {
-    ptx::mbarrier_init(empty(stage), readers);
+  __device__ void init_empty(int stage, int readers, int part = 0) const {
+    ptx::mbarrier_init(empty(stage, part), readers);
   }
   __device__ void init(int stage, int writers, int readers) const {
+    static_assert(Empties == Parts);
 #pragma unroll
     for (int part = 0; part < Parts; ++part) {
-      ptx::mbarrier_init(full(stage, part), writers);
-      ptx::mbarrier_init(empty(stage, part), readers);
+      init_full(stage, writers, part);
+      init_empty(stage, readers, part);
     }
   }
 
@@ -45,12 +48,25 @@ struct PipelineBarriers {
     ptx::mbarrier_wait(empty(at.stage, part), at.parity ^ 1);
   }
 
+  // Waits until all readers have released what the stage holds.
+  __device__ void wait_empty(int stage, u32 parity) const {
+    ptx::mbarrier_wait(empty(stage), parity);
+  }
+  __device__ void wait_empty(const Ring<Stages>& at) const {
+    ptx::mbarrier_wait(empty(at.stage), at.parity);
+  }
+
+  // This warp has written its share of the stage. All its lanes have.
+  __device__ void commit(int stage) const {
+    if (lane_id() == 0) ptx::mbarrier_arrive(full(stage));
+  }
+
   // Waits until the stage is filled.
   __device__ void wait(int stage, u32 parity, int part = 0) const {
     ptx::mbarrier_wait(full(stage, part), parity);
   }
-  __device__ void wait(const Ring<Stages>& at, int part = 0) const {
-    ptx::mbarrier_wait(full(at.stage, part), at.parity);
+  __device__ void wait(const Ring<Stages>& at) const {
+    ptx::mbarrier_wait(full(at.stage), at.parity);
   }
 
   // This warp will not read the stage again. All its lanes have read it.

@@ -126,6 +126,10 @@ template <class Config>
   requires requires { Config::kScores8Bit; }
 inline constexpr bool kScores8Bit<Config> = Config::kScores8Bit > 0;
 
+// Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
+template <class Config>
+inline constexpr bool kLeavesRows = Config::kConsumers == 1 && Config::Splits::kSplitKv;
+
 // The tiles that products read: of Q and K, from which scores are computed, and of V.
 template <class Config, bool Scores8Bit = kScores8Bit<Config>>
 struct OperandTiles {
@@ -177,6 +181,11 @@ static_assert(static_cast<int>(NamedBarrier::kConsumers) < 16);
 __device__ constexpr int id_of(NamedBarrier first, int warpgroup) {
   return static_cast<int>(first) + warpgroup;
 }
+
+__device__ inline int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+
+// The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
+__device__ inline bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
 // Waits for all threads of the warpgroup.
 __device__ inline void sync_warpgroup(int warpgroup) {

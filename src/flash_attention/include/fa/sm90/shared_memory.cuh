@@ -45,16 +45,20 @@ class SharedMemory {
   using VTile = typename Shape<Config>::VTile;    // as products read it
   using QPipeline = Pipeline<QTile, kConsumers>;  // a buffer for each warpgroup
   using KVPipeline = Pipeline<KVTile, kStages>;
+  static constexpr int kConvertedStages = 2;
+  using ConvertedPipeline = Pipeline<VTile, kConvertedStages>;  // of V in 16 bits, if K has 8
 
  private:
   static constexpr int kK = QPipeline::kTileBytes;
   static constexpr int kV = kK + KVPipeline::kTileBytes;
   static constexpr int kConverted = kV + KVPipeline::kTileBytes;
-  static constexpr int kO = kConverted + (kScores8Bit<Config> ? 2 * VTile::kBytes : 0);
+  static constexpr int kO = kConverted + (kScores8Bit<Config> ? ConvertedPipeline::kTileBytes : 0);
   static constexpr int kQBarriers = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
   static constexpr int kKBarriers = kQBarriers + QPipeline::kBarrierBytes;
   static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
-  static constexpr int kMail = kVBarriers + KVPipeline::kBarrierBytes;
+  static constexpr int kConvertedBarriers = kVBarriers + KVPipeline::kBarrierBytes;
+  static constexpr int kMail =
+      kConvertedBarriers + (kScores8Bit<Config> ? ConvertedPipeline::kBarrierBytes : 0);
 
  public:
   static constexpr int kBytes = kQBarriers + Config::kBarrierBytes;
@@ -70,10 +74,18 @@ class SharedMemory {
   __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
   __device__ QTile q(int warpgroup) const { return q_pipeline().tile(warpgroup); }
   __device__ KVTile k(int stage) const { return k_pipeline().tile(stage); }
-  // The buffer that products read V of a stage from. V in 16 bits has two: while a warp converts the next
-  // block, others may still wait for products with this one.
-  static_assert(!kScores8Bit<Config> || kStages % 2 == 0, "the buffers alternate");
-  __device__ int v_buffer(int stage) const { return kScores8Bit<Config> ? stage % 2 : stage; }
+  __device__ ConvertedPipeline converted_pipeline() const {
+    return {base_ + kConverted, base_ + kConvertedBarriers};
+  }
+  // The buffer that products read V of a stage from, and the parity of its phase.
+  static_assert(!kScores8Bit<Config> || kStages == kConvertedStages ||
+                kStages == 2 * kConvertedStages);
+  __device__ int v_buffer(int stage) const {
+    return kScores8Bit<Config> ? stage % kConvertedStages : stage;
+  }
+  __device__ u32 v_parity(const Ring<kStages>& at) const {
+    return kStages == kConvertedStages ? at.parity : at.stage / kConvertedStages;
+  }
   __device__ VTile v(int stage) const {
     return VTile(base_ + (kScores8Bit<Config> ? kConverted : kV)).after(v_buffer(stage));
   }
@@ -88,7 +100,9 @@ class SharedMemory {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
     constexpr int kLoaders = Config::Pages::template kWarps<Config>;  // half of them load K, half V
-    constexpr int kFillers = kConverters ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
+    constexpr bool kLoadsTiles = kConverters == 0 || kScores8Bit<Config>;
+    constexpr int kFillers = !kLoadsTiles ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
+    constexpr int kReaders = kConsumers * kWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
       q_pipeline().init(w, Config::kConvertQueries ? kConverters : 1, kWarps);
@@ -97,11 +111,14 @@ class SharedMemory {
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, kFillers);
       v_pipeline().init_full(stage, kFillers);
-      k_pipeline().init_empty(stage, kConsumers * kWarps);
-      v_pipeline().init_empty(stage, kConsumers * kWarps);
+      k_pipeline().init_empty(stage, kReaders);
+      v_pipeline().init_empty(stage, kScores8Bit<Config> ? kConverters : kReaders);
     }
+#pragma unroll
+    for (int stage = 0; kScores8Bit<Config> && stage < kConvertedStages; ++stage)
+      converted_pipeline().init(stage, kConverters, kReaders);
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters + kLoaders - 1);
+    ptx::mbarrier_init(mail().empty, kReaders + kConverters + kLoaders - 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

@@ -59,6 +59,16 @@ concept StoringConsumer = requires(C& c) {
 template <class P>
 concept PrefetchingProducer = requires(const P& producer, Tile tile) { producer.prefetch_q(tile); };
 
+// Calls `pass` for `count` blocks that the last warpgroup's rows see and this warpgroup's rows do not. These
+// are few, or `Any` number if this warpgroup may have no rows.
+template <class Config, bool Any, class Pass>
+__device__ void pass_unseen(int count, Pass pass) {
+  constexpr int kMost = ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
+#pragma unroll(Any ? 1 : kMost)
+  for (int i = 0; Any ? uniform(i < count) : i < kMost; ++i)
+    if (Any || uniform(i < count)) pass();
+}
+
 template <class Config>
 class Consumer;
 

@@ -48,7 +48,6 @@ struct WarpOutput {
   int tile_row;          // the warpgroup's first
   int first_column = 0;  // of O; warpgroups that share rows have other columns
 
-  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int position(int r) const { return Rows::position(row(r)); }
   __device__ int head(int r) const { return Rows::head(tile.head, row(r)); }
   __device__ int row(int r) const { return tile_row + warp_in_group() * kWarpRows + r; }
@@ -150,7 +149,7 @@ template <class Config>
 __device__ void stage_and_store(const WarpOutput<Config>& warp,
                                 typename Shape<Config>::QTile staged, const TensorMap& map) {
   using OTile = typename Shape<Config>::QTile;
-  const int first = warp.warp_in_group() * kWarpRows;  // row of the shared tile
+  const int first = warp_in_group() * kWarpRows;  // row of the shared tile
 #pragma unroll
   for (int d = 0; d < Config::kDHead / 16; ++d) {
     u32 pairs[4];

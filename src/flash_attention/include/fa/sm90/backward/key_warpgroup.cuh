@@ -29,20 +29,20 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
       : maps_(maps), args_(args), query_side_(args) {}
 
   __device__ void run() {
-    while (take_tile()) {
+    while (take_tile<Config>(tile_, steps_, block_)) {
       query_side_.begin_tile(mail());
       dk_.zero();
       dv_.zero();
-      ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
-      ptx::mbarrier_wait(Smem::v_full(), tile_.key_parity());  // V has arrived
+      Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
+      Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kVPart);  // V has arrived
       if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>(mail());
       if (has_block())
         Config::Schedule::run(*this);
       else
         store_dv();
-      release(Smem::keys_empty());
+      release(Smem::key_pipeline());
       store(dk_, args_.softmax_scale, maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
-      release(Smem::mail_empty(tile_));
+      release(Smem::mail_pipeline(), tile_.mailbox());
       tile_.advance();
     }
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the copies that read it
@@ -93,13 +93,13 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   // ends with the dO of the last one.
   template <int Stage>
   __device__ void wait_q() {
-    ptx::mbarrier_wait(Smem::q_full(Stage), parity_);
+    Smem::q_pipeline().wait(Stage, parity_);
     if (Config::Lengths::kPerBatch)
       clear_queries<Config>(Smem::q(Stage), mail(), block_ * Config::kBR);
   }
   template <int Stage>
   __device__ void wait_d_o() {
-    ptx::mbarrier_wait(Smem::d_o_full(Stage), parity_);
+    Smem::d_o_pipeline().wait(Stage, parity_);
     if (Stage + 1 == kStages) parity_ ^= 1;
     if (Config::Lengths::kPerBatch)
       clear_queries<Config>(Smem::d_o(Stage), mail(), block_ * Config::kBR);
@@ -108,21 +108,21 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   template <int Stage>
   __device__ void release_q() {
-    release(Smem::q_empty(Stage));
+    release(Smem::q_pipeline(), Stage);
   }
   template <int Stage>
   __device__ void release_d_o() {
-    release(Smem::d_o_empty(Stage));
+    release(Smem::d_o_pipeline(), Stage);
   }
   // The producer leaves the stages from `Stage` on empty.
   template <int Stage>
   __device__ void skip_stages() {
 #pragma unroll
     for (int stage = Stage; stage < kStages; ++stage) {
-      ptx::mbarrier_wait(Smem::q_full(stage), parity_);
-      ptx::mbarrier_wait(Smem::d_o_full(stage), parity_);
-      release(Smem::q_empty(stage));
-      release(Smem::d_o_empty(stage));
+      Smem::q_pipeline().wait(stage, parity_);
+      Smem::d_o_pipeline().wait(stage, parity_);
+      release(Smem::q_pipeline(), stage);
+      release(Smem::d_o_pipeline(), stage);
     }
     if (Stage < kStages) parity_ ^= 1;
   }
@@ -165,20 +165,13 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
  private:
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
-  static __device__ int warp_in_group() { return warp_id() % kWarps; }
   static __device__ int warp_key() {
     return Warpgroup * kWarpgroupRows + warp_in_group() * kWarpRows;
   }
-  static __device__ void release(ptx::Mbarrier empty) {
+  template <class Pipeline>
+  static __device__ void release(Pipeline pipeline, int stage = 0) {
     __syncwarp();  // all lanes have read
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
-  }
-  __device__ bool take_tile() {
-    ptx::mbarrier_wait(Smem::mail_full(tile_), tile_.mail_parity());  // it is in the mailbox
-    if (mail().read(Word::kKeyFirst) == kNoMoreTiles) return false;
-    steps_ = mail().read(Word::kSteps);
-    block_ = BlockWalk<Config>::start(mail());
-    return true;
+    pipeline.release(stage);
   }
 
   // A warp stages and stores its 16 rows by itself.

@@ -29,7 +29,7 @@ class Producer {
     while (walk.next(tile)) visit(tile, Config::Lengths::sequence(args_, tile.batch));
     wait_mailbox();
     Smem::mail(count_).write(Word::kKeyFirst, kNoMoreTiles);
-    ptx::mbarrier_arrive(Smem::mail_full(count_));
+    post();
     walk.finish();
   }
 
@@ -40,7 +40,7 @@ class Producer {
     wait_mailbox();
     write_work<Config>(Smem::mail(count_), tile, sequence, range, args_);
     if (Config::kWriterWarps > 0) write_query_place(Smem::mail(count_), sequence);
-    ptx::mbarrier_arrive(Smem::mail_full(count_));
+    post();
     prefetch_keys(maps_.k, tile, sequence);
     prefetch_keys(maps_.v, tile, sequence);
     bool has_keys = false;
@@ -50,12 +50,10 @@ class Producer {
       for (int block = range.first_block(); block < range.end_block(); ++block) {
         const int row =
             BlockWalk<Config>::nth(block, range.first_block(), range.end_block()) * Config::kBR;
-        load_queries(Smem::q(ring_.stage), maps_.q, Smem::lse(ring_.stage),
-                     args_.lse_log2 + stats + row, Smem::q_full(ring_.stage),
-                     Smem::q_empty(ring_.stage), head, row, sequence);
-        load_queries(Smem::d_o(ring_.stage), maps_.d_o, Smem::delta(ring_.stage),
-                     args_.delta + stats + row, Smem::d_o_full(ring_.stage),
-                     Smem::d_o_empty(ring_.stage), head, row, sequence);
+        load_queries(Smem::q_pipeline(), maps_.q, Smem::kLse, args_.lse_log2, stats + row, head,
+                     row, sequence);
+        load_queries(Smem::d_o_pipeline(), maps_.d_o, Smem::kDelta, args_.delta, stats + row, head,
+                     row, sequence);
         // The buffers of K and V become empty after those of the first Q and dO.
         if (!has_keys) load_keys(tile, sequence);
         has_keys = true;
@@ -69,22 +67,24 @@ class Producer {
 
   // The next tile starts at stage 0.
   __device__ void skip_stage() {
-    ptx::mbarrier_wait(Smem::q_empty(ring_.stage), ring_.parity ^ 1);
-    ptx::mbarrier_arrive(Smem::q_full(ring_.stage));
-    ptx::mbarrier_wait(Smem::d_o_empty(ring_.stage), ring_.parity ^ 1);
-    ptx::mbarrier_arrive(Smem::d_o_full(ring_.stage));
+    Smem::q_pipeline().acquire(ring_);
+    ptx::mbarrier_arrive(Smem::q_pipeline().full(ring_.stage));
+    Smem::d_o_pipeline().acquire(ring_);
+    ptx::mbarrier_arrive(Smem::d_o_pipeline().full(ring_.stage));
     ring_.advance();
   }
 
   // Waits until all are done with the tile before the last one.
-  __device__ void wait_mailbox() const {
-    ptx::mbarrier_wait(Smem::mail_empty(count_), count_.mail_parity() ^ 1);
+  __device__ void wait_mailbox() const { Smem::mail_pipeline().acquire(count_); }
+  __device__ void post() const {
+    ptx::mbarrier_arrive(Smem::mail_pipeline().full(count_.mailbox()));
   }
 
   __device__ void load_keys(Tile tile, const attn::Sequence& sequence) const {
-    ptx::mbarrier_wait(Smem::keys_empty(), count_.key_parity() ^ 1);  // all have released them
-    load_keys(Smem::k(), maps_.k, Smem::k_full(), tile, sequence);
-    load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
+    const auto keys = Smem::key_pipeline();
+    keys.acquire(0, count_.key_parity());  // all have released them
+    load_keys(Smem::k(), maps_.k, keys.full(0, Smem::kKPart), tile, sequence);
+    load_keys(Smem::v(), maps_.v, keys.full(0, Smem::kVPart), tile, sequence);
   }
   __device__ void load_keys(KeyTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
                             const attn::Sequence& sequence) const {
@@ -105,16 +105,20 @@ class Producer {
   }
 
   // A block of Q with its log-sum-exps, or of dO with its deltas.
-  __device__ void load_queries(QueryTile to, const TensorMap& map, u32 stats_to, const float* stats,
-                               ptx::Mbarrier full, ptx::Mbarrier empty, int head, int row,
+  __device__ void load_queries(typename Smem::QueryPipeline to, const TensorMap& map, u32 all_stats,
+                               const float* stats, i64 stat_row, int head, int row,
                                const attn::Sequence& sequence) const {
-    ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all have released it
+    const QueryTile tile = to.tile(ring_.stage);
+    const u32 stats_to = all_stats + ring_.stage * Smem::kStatBytes;
+    const float* const stats_from = stats + stat_row;
+    const ptx::Mbarrier full = to.full(ring_.stage);
+    to.acquire(ring_);  // all have released it
     ptx::mbarrier_arrive_expect(full, QueryTile::kBytes + Smem::kStatBytes);
 #pragma unroll
     for (int p = 0; p < QueryTile::kCount; ++p)
-      ptx::tma_load_4d(to.panel(p), map, full, p * QueryTile::kColumns, head,
+      ptx::tma_load_4d(tile.panel(p), map, full, p * QueryTile::kColumns, head,
                        sequence.q_first + row, sequence.q_batch);
-    ptx::bulk_load(stats_to, stats, Smem::kStatBytes, full);
+    ptx::bulk_load(stats_to, stats_from, Smem::kStatBytes, full);
   }
 
   const TensorMaps& maps_;

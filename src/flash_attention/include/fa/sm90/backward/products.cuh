@@ -3,7 +3,6 @@
 // and dP^T with a column for each query, dK and dV with those of the head. All are asynchronous.
 #pragma once
 #include <fa/attn/mask.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>

@@ -21,8 +21,8 @@ class QueryProducer {
     const Blocks all = tile_.all_blocks();
     const Blocks of[] = {tile_.blocks_of(0), tile_.blocks_of(1)};
     for (int block = all.first; block < all.end; ++block) {
-      ptx::mbarrier_wait(Smem::empty(ring_.stage), ring_.parity ^ 1);  // both have released it
-      const ptx::Mbarrier full = Smem::full(ring_.stage);
+      Smem::pipeline().acquire(ring_);  // both have released it
+      const ptx::Mbarrier full = Smem::pipeline().full(ring_.stage);
       ptx::mbarrier_arrive_expect(
           full, KeyTile::kBytes + (of[0].has(block) + of[1].has(block)) * Panel::kBytes);
       load_keys(block, full);
@@ -75,16 +75,16 @@ class QueryConsumer {
       wait_block(block + 1);
       issue();               // dQ += dS K of the next block
       ptx::wgmma_wait<1>();  // the first product is complete
-      release(first);
+      Smem::pipeline().release(first);
       ptx::wgmma_wait<0>();  // and the second one
-      release(ring_);
+      Smem::pipeline().release(ring_);
       ring_.advance();
     }
     if (block < own.end) {
       wait_block(block);
       issue();               // dQ += dS K
       ptx::wgmma_wait<0>();  // dQ is complete
-      release(ring_);
+      Smem::pipeline().release(ring_);
       ring_.advance();
     }
     pass_blocks(max(own.end, all.first), all.end);
@@ -93,7 +93,7 @@ class QueryConsumer {
 
  private:
   __device__ void wait_block(int block) const {
-    ptx::mbarrier_wait(Smem::full(ring_.stage), ring_.parity);  // dS and K have arrived
+    Smem::pipeline().wait(ring_);  // dS and K have arrived
     if (Config::Lengths::kPerBatch) clear_tail(block);
   }
   // Blocks that only the other warpgroup's queries see.
@@ -101,7 +101,7 @@ class QueryConsumer {
 #pragma unroll 1
     for (int block = first; block < end; ++block) {
       wait_block(block);
-      release(ring_);
+      Smem::pipeline().release(ring_);
       ring_.advance();
     }
   }
@@ -123,10 +123,6 @@ class QueryConsumer {
     clear_rows(Smem::k(ring_.stage), keys, kPanelRows, threadIdx.x - kWarpgroupSize,
                kQueryWarpgroups * kWarpgroupSize);
     sync_warpgroups<kQueryWarpgroups>();  // both have stored their zeros
-  }
-
-  static __device__ void release(Ring<Config::kStages> ring) {
-    if (lane_id() == 0) ptx::mbarrier_arrive(Smem::empty(ring.stage));
   }
 
   const QueryRows<Config>& tile_;

@@ -26,7 +26,7 @@ struct QueryProduct {
   static __device__ void write(const Pairs& ds, ScoreTile tile) {
     const int query = lane_id() / 16 * 8 + lane_id() % 8;
     const int chunk =
-        Warpgroup * kWarpgroupRows / kChunkElements + warp_id() % kWarps * 2 + lane_id() / 8 % 2;
+        Warpgroup * kWarpgroupRows / kChunkElements + warp_in_group() * 2 + lane_id() / 8 % 2;
     const u32 to = tile.chunk(query, chunk);
 #pragma unroll
     for (int n = 0; n < Config::kBR / 16; ++n)
@@ -104,10 +104,10 @@ class DsBuffers {
 
   template <class Pairs>
   __device__ void hand_over(const Pairs& ds, int /*block*/) {
-    ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);  // the dS before was read
+    Smem::ds_pipeline().acquire(ds_);  // the dS before was read
     QueryProduct<Config>::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
     __syncwarp();  // all lanes have written
-    if (lane_id() == 0) ptx::mbarrier_arrive(Smem::ds_full(ds_.stage));
+    Smem::ds_pipeline().commit(ds_.stage);
     ds_.advance();
   }
 

@@ -3,7 +3,7 @@
 // blocks of the part that they see.
 #pragma once
 #include <fa/attn/mask.cuh>
-#include <fa/attn/stat_rows.cuh>
+#include <fa/backward_args.cuh>
 #include <fa/sm90/backward/shared_memory.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
@@ -22,25 +22,19 @@ struct QueryMemory {
   static constexpr u32 kDs = kSmemStart;
   static constexpr u32 kK = kDs + kStages * kQueryWarpgroups * Panel::kBytes;
   static constexpr u32 kBarriers = kK + kStages * KeyTile::kBytes;
-  static constexpr int kBytes = kBarriers - kSmemStart + 2 * kStages * ptx::kMbarrierBytes;
+  using BlockPipeline = Pipeline<KeyTile, kStages>;  // of K, and the dS that come with it
+  static constexpr int kBytes = kBarriers - kSmemStart + BlockPipeline::kBarrierBytes;
 
   static __device__ Panel ds(int stage, int warpgroup) {
     return Panel(kDs + (stage * kQueryWarpgroups + warpgroup) * Panel::kBytes);
   }
-  static __device__ KeyTile k(int stage) { return KeyTile(kK + stage * KeyTile::kBytes); }
-  static __device__ ptx::Mbarrier full(int stage) {
-    return {kBarriers + stage * ptx::kMbarrierBytes};
-  }
-  static __device__ ptx::Mbarrier empty(int stage) {
-    return {kBarriers + (kStages + stage) * ptx::kMbarrierBytes};
-  }
+  static __device__ BlockPipeline pipeline() { return {kK, kBarriers}; }
+  static __device__ KeyTile k(int stage) { return pipeline().tile(stage); }
 
   static __device__ void init_barriers() {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(full(stage), 1);
-      ptx::mbarrier_init(empty(stage), kQueryWarpgroups * kWarps);
-    }
+    for (int stage = 0; stage < kStages; ++stage)
+      pipeline().init(stage, 1, kQueryWarpgroups * kWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };
@@ -107,7 +101,7 @@ struct Stored {
     const BackwardKernelArgs& args = tile.args;
     sync_warpgroups<kQueryWarpgroups>();  // both have read K, whose buffers take dQ
     const auto staged = QueryMemory<Config>::k(warpgroup);
-    const int first = warp_id() % kWarps * kWarpRows;
+    const int first = warp_in_group() * kWarpRows;
     const int row = tile.first_row(warpgroup) + first;
     stage_rows<typename Config::DType>(sum, args.softmax_scale, staged, first);
     const attn::Sequence& sequence = tile.sequence;

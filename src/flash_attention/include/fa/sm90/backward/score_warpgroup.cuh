@@ -32,8 +32,8 @@ class ScoreWarpgroup : Slopes<Config> {
     if (steps_ == 0) return;
     read_keys();
     wait_q(block_);
-    issue_scores();                         // S^T = K Q^T
-    ptx::mbarrier_wait(Smem::v_full(), 0);  // V has arrived
+    issue_scores();                 // S^T = K Q^T
+    Smem::v_pipeline().wait(0, 0);  // V has arrived
     if (Config::Lengths::kPerBatch) clear_keys_of(Smem::v());
     ptx::wgmma_wait<0>();  // S is complete
 #pragma unroll 1
@@ -58,15 +58,16 @@ class ScoreWarpgroup : Slopes<Config> {
  private:
   // K as A operands; its buffer is then free for Q.
   __device__ void read_keys() {
-    ptx::mbarrier_wait(Smem::q_full(q_.stage), q_.parity);  // the first item of the ring is K
+    Smem::q_pipeline().wait(q_);  // the first item of the ring is K
     const Tile64 tile = Smem::q(q_.stage);
     if (Config::Lengths::kPerBatch) clear_keys_of(tile);
-    const int row = warp_id() % kWarps * kWarpRows + lane_id() % 16;
+    const int row = warp_in_group() * kWarpRows + lane_id() % 16;
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
       ptx::ldmatrix_x4(k_[d], tile.chunk(row, 2 * d + lane_id() / 16));
     ptx::fence_proxy_async();  // these reads come before the copy engine's next writes
-    release(Smem::q_empty(q_.stage));
+    __syncwarp();              // all lanes have read
+    Smem::q_pipeline().release(q_);
     q_.advance();
   }
   static __device__ void clear_keys_of(Tile64 tile) {
@@ -83,11 +84,11 @@ class ScoreWarpgroup : Slopes<Config> {
 
   // The other warpgroups read Q and dO after this one has handed P and dS over.
   __device__ void wait_q(int block) const {
-    ptx::mbarrier_wait(Smem::q_full(q_.stage), q_.parity);  // Q has arrived
+    Smem::q_pipeline().wait(q_);  // Q has arrived
     if (Config::Lengths::kPerBatch) clear_queries_of(Smem::q(q_.stage), block);
   }
   __device__ void wait_d_o() const {
-    ptx::mbarrier_wait(Smem::d_o_full(d_o_.stage), d_o_.parity);  // dO has arrived
+    Smem::d_o_pipeline().wait(d_o_);  // dO has arrived
     if (Config::Lengths::kPerBatch) clear_queries_of(Smem::d_o(d_o_.stage), block_);
   }
 
@@ -117,37 +118,36 @@ class ScoreWarpgroup : Slopes<Config> {
     exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
     q_.advance();
     if (hides(Smem::mail(), block_))
-      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
+      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_in_group() * kWarpRows,
            block_ * Config::kBR);
     Math::convert_probabilities(pairs_, s_);
     kept_.keep(s_);
     kept_.keep(pairs_);
-    hand_over(Smem::p(handed_.stage), Smem::p_full(handed_.stage), Smem::p_empty(handed_.stage));
+    hand_over(Smem::p_pipeline());
   }
   __device__ void derivatives() {
-    release(Smem::d_o_empty(d_o_.stage));
+    __syncwarp();  // all lanes have read
+    Smem::d_o_pipeline().release(d_o_);
     d_o_.advance();
     const u32 delta = Smem::delta(delta_.stage);
     Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
     this->multiply_slopes(dp_);
     delta_.advance();
     Derivative::template convert<Math>(pairs_, dp_);
-    hand_over(Smem::ds(handed_.stage), Smem::ds_full(handed_.stage), Smem::ds_empty(handed_.stage));
+    hand_over(Smem::ds_pipeline());
     handed_.advance();
   }
-  __device__ void hand_over(Panel panel, ptx::Mbarrier full, ptx::Mbarrier empty) {
-    ptx::mbarrier_wait(empty, handed_.parity ^ 1);  // what was there before was read
+  __device__ void hand_over(typename Smem::ScorePipeline to) {
+    const Panel panel = to.tile(handed_.stage);
+    to.acquire(handed_);  // what was there before was read
     write_key_rows(pairs_, panel, 0);
-    release(full);  // all lanes have written
+    __syncwarp();  // all lanes have written
+    to.commit(handed_.stage);
   }
 
   __device__ int next_block() const {
     const bool more = block_ + 1 < Smem::mail().read(Word::kEndBlock);
     return more ? block_ + 1 : Smem::mail().read(Word::kFirstBlock);  // of the next head
-  }
-  static __device__ void release(ptx::Mbarrier barrier) {
-    __syncwarp();  // all lanes are done
-    if (lane_id() == 0) ptx::mbarrier_arrive(barrier);
   }
 
   const BackwardKernelArgs& args_;

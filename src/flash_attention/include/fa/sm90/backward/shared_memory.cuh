@@ -4,9 +4,20 @@
 #pragma once
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/work.cuh>
+#include <fa/sm90/pipeline.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::backward {
+
+// The barriers of the mailboxes.
+struct MailBarriers : PipelineBarriers<kMailboxes> {
+  __device__ void acquire(TileCount tile) const {
+    ptx::mbarrier_wait(empty(tile.mailbox()), tile.mail_parity() ^ 1);
+  }
+  __device__ void wait(TileCount tile) const {
+    ptx::mbarrier_wait(full(tile.mailbox()), tile.mail_parity());
+  }
+};
 
 template <class Config>
 struct SharedMemory {
@@ -14,104 +25,85 @@ struct SharedMemory {
   using QueryTile = typename Shape<Config>::QueryTile;
   using ScoreTile = typename Shape<Config>::ScoreTile;
   static constexpr int kStages = Config::kStages;
+  using QueryPipeline = Pipeline<QueryTile, kStages>;  // of Q, and of dO
+  using KeyBarriers = PipelineBarriers<1, 2, 1>;       // of K and V, which are released together
+  static constexpr int kKPart = 0, kVPart = 1;
+  using DsBarriers = PipelineBarriers<(Config::kQueryWarps > 0 ? Config::kDsStages : 0)>;
+  // Of the parts of staged dQ: full when the warpgroup of dQ is done with one, empty when the writer is.
+  using DqBarriers = PipelineBarriers<(Config::kWriterWarps > 0 ? Shape<Config>::kDqPasses : 0)>;
   static constexpr int kStatBytes = Shape<Config>::kStatBytes;
 
   static constexpr u32 kK = kSmemStart;
   static constexpr u32 kV = kK + KeyTile::kBytes;
   static constexpr u32 kQ = kV + KeyTile::kBytes;
-  static constexpr u32 kDO = kQ + kStages * QueryTile::kBytes;
-  static constexpr u32 kDs = kDO + kStages * QueryTile::kBytes;
+  static constexpr u32 kDO = kQ + QueryPipeline::kTileBytes;
+  static constexpr u32 kDs = kDO + QueryPipeline::kTileBytes;
   static constexpr u32 kDq = kDs + Config::kDsStages * ScoreTile::kBytes;
   static constexpr u32 kGradient = kDq + Config::kDqBytes;
   static constexpr u32 kLse = kGradient + KeyTile::kBytes;
   static constexpr u32 kDelta = kLse + kStages * kStatBytes;
-  static constexpr u32 kBarriers = kDelta + kStages * kStatBytes;
-  static constexpr int kBytes = kBarriers - kSmemStart + Config::kBarrierBytes;
+  static constexpr u32 kKeyBarriers = kDelta + kStages * kStatBytes;
+  static constexpr u32 kMailBarriers = kKeyBarriers + KeyBarriers::kBarrierBytes;
+  static constexpr u32 kQBarriers = kMailBarriers + MailBarriers::kBarrierBytes;
+  static constexpr u32 kDOBarriers = kQBarriers + QueryPipeline::kBarrierBytes;
+  static constexpr u32 kDsBarriers = kDOBarriers + QueryPipeline::kBarrierBytes;
+  static constexpr u32 kDqBarriers = kDsBarriers + DsBarriers::kBarrierBytes;
+  static constexpr u32 kMail = Mailbox::after(kDqBarriers + DqBarriers::kBarrierBytes);
+  static constexpr int kBytes = kKeyBarriers - kSmemStart + Config::kBarrierBytes;
+  static_assert(kMail + kMailboxes * Mailbox::kBytes <= kSmemStart + kBytes);
 
   static __device__ KeyTile k() { return KeyTile(kK); }
   static __device__ KeyTile v() { return KeyTile(kV); }
-  static __device__ QueryTile q(int stage) { return QueryTile(kQ + stage * QueryTile::kBytes); }
-  static __device__ QueryTile d_o(int stage) { return QueryTile(kDO + stage * QueryTile::kBytes); }
+  static __device__ QueryTile q(int stage) { return q_pipeline().tile(stage); }
+  static __device__ QueryTile d_o(int stage) { return d_o_pipeline().tile(stage); }
   static __device__ ScoreTile ds(int stage) { return ScoreTile(kDs + stage * ScoreTile::kBytes); }
   static __device__ KeyTile gradient() { return KeyTile(kGradient); }  // dV, then dK
   static __device__ u32 lse(int stage) { return kLse + stage * kStatBytes; }
   static __device__ u32 delta(int stage) { return kDelta + stage * kStatBytes; }
 
-  // Full: the data has arrived. Empty: its readers are done.
-  static __device__ ptx::Mbarrier k_full() { return barrier(0); }
-  static __device__ ptx::Mbarrier v_full() { return barrier(1); }
-  static __device__ ptx::Mbarrier keys_empty() { return barrier(2); }  // both K and V
-  static __device__ ptx::Mbarrier mail_full(TileCount tile) { return barrier(3 + tile.mailbox()); }
-  static __device__ ptx::Mbarrier mail_empty(TileCount tile) {
-    return barrier(3 + kMailboxes + tile.mailbox());
-  }
-  static __device__ ptx::Mbarrier q_full(int stage) { return barrier(kOfTile + stage); }
-  static __device__ ptx::Mbarrier q_empty(int stage) { return barrier(kOfTile + kStages + stage); }
-  static __device__ ptx::Mbarrier d_o_full(int stage) {
-    return barrier(kOfTile + 2 * kStages + stage);
-  }
-  static __device__ ptx::Mbarrier d_o_empty(int stage) {
-    return barrier(kOfTile + 3 * kStages + stage);
-  }
-  static __device__ ptx::Mbarrier ds_full(int stage) { return barrier(kOfQueries + stage); }
-  static __device__ ptx::Mbarrier ds_empty(int stage) {
-    return barrier(kOfQueries + kDsBarriers + stage);
-  }
-  // Of the parts of staged dQ: full when the warpgroup of dQ is done with one, empty when the writer is.
-  static __device__ ptx::Mbarrier dq_full(int part) {
-    return barrier(kOfQueries + 2 * kDsBarriers + part);
-  }
-  static __device__ ptx::Mbarrier dq_empty(int part) {
-    return barrier(kOfQueries + 2 * kDsBarriers + kDqParts + part);
-  }
+  static __device__ KeyBarriers key_pipeline() { return {kKeyBarriers}; }
+  static __device__ MailBarriers mail_pipeline() { return {kMailBarriers}; }
+  static __device__ QueryPipeline q_pipeline() { return {kQ, kQBarriers}; }
+  static __device__ QueryPipeline d_o_pipeline() { return {kDO, kDOBarriers}; }
+  static __device__ DsBarriers ds_pipeline() { return {kDsBarriers}; }
+  static __device__ DqBarriers dq_pipeline() { return {kDqBarriers}; }
   static __device__ Mailbox mail(TileCount tile) {
-    return {kBarriers + (kNumBarriers + kNumBarriers % 2) * ptx::kMbarrierBytes +
-            tile.mailbox() * Mailbox::kBytes};
+    return {kMail + tile.mailbox() * Mailbox::kBytes};
   }
 
   // Every warp arrives once at an empty barrier.
   static __device__ void init_barriers() {
     constexpr int kKeyWarps = Shape<Config>::kKeyWarps;
-    ptx::mbarrier_init(k_full(), 1);
-    ptx::mbarrier_init(v_full(), 1);
-    ptx::mbarrier_init(keys_empty(), kKeyWarps + Config::kQueryWarps);
+    key_pipeline().init_full(0, 1, kKPart);
+    key_pipeline().init_full(0, 1, kVPart);
+    key_pipeline().init_empty(0, kKeyWarps + Config::kQueryWarps);
 #pragma unroll
-    for (u32 mailbox = 0; mailbox < kMailboxes; ++mailbox) {
-      ptx::mbarrier_init(mail_full({mailbox}), 1);
-      ptx::mbarrier_init(mail_empty({mailbox}),
-                         kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
-    }
+    for (int mailbox = 0; mailbox < kMailboxes; ++mailbox)
+      mail_pipeline().init(mailbox, 1, kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(q_full(stage), 1);
-      ptx::mbarrier_init(q_empty(stage), kKeyWarps);
-      ptx::mbarrier_init(d_o_full(stage), 1);
-      ptx::mbarrier_init(d_o_empty(stage), kKeyWarps);
+      q_pipeline().init(stage, 1, kKeyWarps);
+      d_o_pipeline().init(stage, 1, kKeyWarps);
     }
 #pragma unroll
-    for (int stage = 0; stage < kDsBarriers; ++stage) {
-      ptx::mbarrier_init(ds_full(stage), kKeyWarps);
-      ptx::mbarrier_init(ds_empty(stage), Config::kQueryWarps);
-    }
+    for (int stage = 0; stage < DsBarriers::kStages; ++stage)
+      ds_pipeline().init(stage, kKeyWarps, Config::kQueryWarps);
 #pragma unroll
-    for (int part = 0; part < kDqParts; ++part) {
-      ptx::mbarrier_init(dq_full(part), 1);
-      ptx::mbarrier_init(dq_empty(part), 1);
-    }
+    for (int part = 0; part < DqBarriers::kStages; ++part) dq_pipeline().init(part, 1, 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
-
- private:
-  static constexpr int kDsBarriers = Config::kQueryWarps > 0 ? Config::kDsStages : 0;
-  static constexpr int kDqParts = Config::kWriterWarps > 0 ? Shape<Config>::kDqPasses : 0;
-  static constexpr int kOfTile = 3 + 2 * kMailboxes;  // barriers before those of Q and dO
-  static constexpr int kOfQueries = kOfTile + 4 * kStages;
-  static constexpr int kNumBarriers = kOfQueries + 2 * kDsBarriers + 2 * kDqParts;
-  static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + kMailboxes * Mailbox::kBytes <=
-                Config::kBarrierBytes);
-
-  static __device__ ptx::Mbarrier barrier(int i) { return {kBarriers + i * ptx::kMbarrierBytes}; }
 };
+
+// Waits for the next tile, and reads how many blocks visit it and which comes first. False after the last tile.
+template <class Config>
+__device__ bool take_tile(TileCount tile, int& steps, int& block) {
+  SharedMemory<Config>::mail_pipeline().wait(tile);  // it is in the mailbox
+  const Mailbox mail = SharedMemory<Config>::mail(tile);
+  if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
+  steps = mail.read(Word::kSteps);
+  block = BlockWalk<Config>::start(mail);
+  return true;
+}
 
 // Going round the stages of Q and dO. The stage is a constant in each turn of a schedule, so that the
 // descriptors of its products are constants as well.

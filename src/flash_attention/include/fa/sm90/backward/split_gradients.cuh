@@ -17,9 +17,6 @@ class SplitGradient {
 
   // All threads wait for an empty buffer, so that the warpgroup stays together; one loads.
   static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
-  static __device__ void release(ptx::Mbarrier empty) {
-    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
-  }
 
   // The gradient += P^T dO, or dS^T Q.
   __device__ void accumulate(Panel panel, Tile64 queries) {
@@ -36,7 +33,7 @@ class SplitGradient {
   __device__ void store(float scale, Tile64 staged, const TensorMap& map, void* tensor,
                         const Strides& strides, int columns) const {
     const Mailbox mail = Smem::mail();
-    const int first = warp_id() % kWarps * kWarpRows;
+    const int first = warp_in_group() * kWarpRows;
     const int row = mail.read(Word::kKeyFirst) + first;
     stage_rows<typename Config::DType>(gradient_, scale, staged, first);
     store_staged<Config::Lengths::kPerBatch>(
@@ -84,32 +81,33 @@ class ValueGradient : SplitGradient<Config> {
     Ring<Smem::kStages> ring, last;
 #pragma unroll 1
     for (; steps > 0; --steps) {
-      ptx::mbarrier_wait(Smem::d_o_full(ring.stage), ring.parity);   // dO has arrived
-      ptx::mbarrier_wait(Smem::p_full(ring.stage), ring.parity);     // P is written
+      Smem::d_o_pipeline().wait(ring);                               // dO has arrived
+      Smem::p_pipeline().wait(ring);                                 // P is written
       this->accumulate(Smem::p(ring.stage), Smem::d_o(ring.stage));  // dV += P^T dO
-      Base::release(Smem::p_empty(ring.stage));
-      Base::release(Smem::d_o_empty(ring.stage));
+      Smem::p_pipeline().release(ring);
+      Smem::d_o_pipeline().release(ring);
       load();
       last = ring;
       ring.advance();
     }
-    if (any) ptx::mbarrier_wait(Smem::d_o_empty(last.stage), last.parity);  // all have read dO
+    if (any) Smem::d_o_pipeline().wait_empty(last);  // all have read dO
     this->store(1.f, Smem::d_o(last.stage), maps_.dv, args_.dv, args_.dv_stride, args_.d_v);
   }
 
  private:
   __device__ void load_values() const {
     if (!Base::leads()) return;
-    ptx::mbarrier_arrive_expect(Smem::v_full(), Smem::Tile64::kBytes);
-    QueryWalk<Config>::load_rows(Smem::v(), maps_.v, Smem::v_full(), tile_.kv_head,
+    const ptx::Mbarrier full = Smem::v_pipeline().full(0);
+    ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes);
+    QueryWalk<Config>::load_rows(Smem::v(), maps_.v, full, tile_.kv_head,
                                  sequence_.k_first + tile_.key_first, sequence_.k_batch);
   }
   // The next dO and its deltas.
   __device__ void load() {
     if (!walk_.has_block()) return;
-    ptx::mbarrier_wait(Smem::d_o_empty(loads_.stage), loads_.parity ^ 1);  // all have read it
+    Smem::d_o_pipeline().acquire(loads_);  // all have read it
     if (Base::leads()) {
-      const ptx::Mbarrier full = Smem::d_o_full(loads_.stage);
+      const ptx::Mbarrier full = Smem::d_o_pipeline().full(loads_.stage);
       ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes + Smem::kStatBytes);
       walk_.load(Smem::d_o(loads_.stage), maps_.d_o, full);
       ptx::bulk_load(Smem::delta(deltas_.stage), args_.delta + walk_.stats(), Smem::kStatBytes,
@@ -151,21 +149,21 @@ class KeyGradient : SplitGradient<Config> {
     q.advance();  // after K
 #pragma unroll 1
     for (; steps > 0; --steps) {
-      ptx::mbarrier_wait(Smem::ds_full(ds.stage), ds.parity);  // dS is written
+      Smem::ds_pipeline().wait(ds);  // dS is written
       if (kStoresDs) store_ds(ds.stage, head, block);
       this->accumulate(Smem::ds(ds.stage), Smem::q(q.stage));  // dK += dS^T Q
-      if (steps > 1) Base::release(Smem::q_empty(q.stage));    // the last one takes dK
+      if (steps > 1) Smem::q_pipeline().release(q);            // the last one takes dK
       load();
       if (kStoresDs && Base::leads()) ptx::bulk_wait_read<0>();  // dS has left
       __syncwarp();
-      Base::release(Smem::ds_empty(ds.stage));
+      Smem::ds_pipeline().release(ds);
       last = q;
       q.advance();
       if (++block == Smem::mail().read(Word::kEndBlock)) {
         block = Smem::mail().read(Word::kFirstBlock);
         ++head;
       }
-      if (steps == 1) ptx::mbarrier_wait(Smem::ds_empty(ds.stage), ds.parity);  // all have read Q
+      if (steps == 1) Smem::ds_pipeline().wait_empty(ds);  // all have read Q
       ds.advance();
     }
     this->store(args_.softmax_scale, Smem::q(last.stage), maps_.dk, args_.dk, args_.dk_stride,
@@ -176,7 +174,7 @@ class KeyGradient : SplitGradient<Config> {
   __device__ void load_keys() {
     loads_.advance();
     if (!Base::leads()) return;
-    const ptx::Mbarrier full = Smem::q_full(0);
+    const ptx::Mbarrier full = Smem::q_pipeline().full(0);
     ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes);
     QueryWalk<Config>::load_rows(Smem::q(0), maps_.k, full, tile_.kv_head,
                                  sequence_.k_first + tile_.key_first, sequence_.k_batch);
@@ -184,9 +182,9 @@ class KeyGradient : SplitGradient<Config> {
   // The next Q and its log-sum-exps.
   __device__ void load() {
     if (!walk_.has_block()) return;
-    ptx::mbarrier_wait(Smem::q_empty(loads_.stage), loads_.parity ^ 1);  // all have read it
+    Smem::q_pipeline().acquire(loads_);  // all have read it
     if (Base::leads()) {
-      const ptx::Mbarrier full = Smem::q_full(loads_.stage);
+      const ptx::Mbarrier full = Smem::q_pipeline().full(loads_.stage);
       ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes + Smem::kStatBytes);
       walk_.load(Smem::q(loads_.stage), maps_.q, full);
       ptx::bulk_load(Smem::lse(loads_.stage), args_.lse_log2 + walk_.stats(), Smem::kStatBytes,

@@ -27,6 +27,7 @@ __device__ void sync_key_warpgroups() {
 template <class Tile>
 __device__ void clear_rows(Tile tile, int first, int end, int thread, int threads) {
   constexpr int kRowChunks = Tile::kCount * Tile::kColumns / kChunkElements;
+#pragma unroll 1
   for (int i = first * kRowChunks + thread; i < end * kRowChunks; i += threads)
     ptx::st_shared_16(tile.chunk(i / kRowChunks, i % kRowChunks), {0, 0, 0, 0});
   ptx::fence_proxy_async();  // the products see the zeros

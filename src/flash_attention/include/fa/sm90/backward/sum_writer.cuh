@@ -7,7 +7,7 @@
 // so that a CTA has taken them from the counter, and they are running or done.
 #pragma once
 #include <fa/attn/mask.cuh>
-#include <fa/attn/stat_rows.cuh>
+#include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/query_product.cuh>
@@ -60,7 +60,7 @@ class SumWriter {
         else
           collect();
       }
-      ptx::mbarrier_arrive(Smem::mail_empty(tile_));
+      ptx::mbarrier_arrive(Smem::mail_pipeline().empty(tile_.mailbox()));
       tile_.advance();
     }
   }
@@ -79,7 +79,7 @@ class SumWriter {
   __device__ void release(int part) const {
     if (share_.last && !share_.first()) return;
     if (part == 0) Smem::mail(tile_).write(Word::kShare, share_.bits());
-    ptx::mbarrier_arrive(Smem::dq_empty(part));
+    ptx::mbarrier_arrive(Smem::dq_pipeline().empty(part));
   }
 
   // The first poll takes place while the share of the block before is being added.
@@ -97,13 +97,14 @@ class SumWriter {
       Smem::mail(tile_).write(Word::kShare, share_.bits());
 #pragma unroll
       for (int part = 0; part < Math::kPasses; ++part) {
-        ptx::mbarrier_arrive_expect(Smem::dq_empty(part), Math::kPassBytes);
-        ptx::bulk_load(staged(part), sum(part), Math::kPassBytes, Smem::dq_empty(part));
+        const ptx::Mbarrier empty = Smem::dq_pipeline().empty(part);
+        ptx::mbarrier_arrive_expect(empty, Math::kPassBytes);
+        ptx::bulk_load(staged(part), sum(part), Math::kPassBytes, empty);
       }
     }
 #pragma unroll
     for (int part = 0; part < Math::kPasses; ++part)
-      ptx::mbarrier_wait(Smem::dq_full(part), parity_);  // dQ has left the part
+      Smem::dq_pipeline().wait(part, parity_);  // dQ has left the part
     next_block();
     if (steps_ > 0) begin_block();
   }
@@ -111,7 +112,7 @@ class SumWriter {
   __device__ void collect() {
 #pragma unroll
     for (int part = 0; part < Math::kPasses; ++part) {
-      ptx::mbarrier_wait(Smem::dq_full(part), parity_);  // the share is staged
+      Smem::dq_pipeline().wait(part, parity_);  // the share is staged
       if (share_.first())
         ptx::bulk_store(sum(part), staged(part), Math::kPassBytes);
       else
@@ -142,7 +143,7 @@ class SumWriter {
   }
 
   __device__ bool take_tile() {
-    ptx::mbarrier_wait(Smem::mail_full(tile_), tile_.mail_parity());  // it is in the mailbox
+    Smem::mail_pipeline().wait(tile_);  // it is there
     const Mailbox mail = Smem::mail(tile_);
     if (mail.read_alone(Word::kKeyFirst) == kNoMoreTiles) return false;
     steps_ = mail.read_alone(Word::kSteps);

@@ -5,7 +5,6 @@
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/async.cuh>
@@ -121,6 +120,10 @@ struct Mailbox {
   static constexpr int kBytes = static_cast<int>(Word::kCount) * 4;
   u32 address;
 
+  // The first address for mailboxes after `end`.
+  static __device__ constexpr u32 after(u32 end) {
+    return (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+  }
   __device__ void write(Word word, int x) const {
     ptx::st_shared_4(address + static_cast<int>(word) * 4, static_cast<u32>(x));
   }

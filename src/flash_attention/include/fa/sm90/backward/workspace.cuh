@@ -3,7 +3,6 @@
 // head of q of the part its panels, those with the same keys next to each other. Keys and queries are
 // rounded up to 128.
 #pragma once
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
@@ -31,7 +30,7 @@ template <class Pairs>
 __device__ void write_key_rows(const Pairs& pairs, Panel panel, int stride) {
   constexpr int kPanelSteps = kPanelRows / 16;
   constexpr int kSteps = sizeof(pairs.step) / sizeof(pairs.step[0]);
-  const int row = warp_id() % kWarps * kWarpRows + lane_id() % 16;
+  const int row = warp_in_group() * kWarpRows + lane_id() % 16;
 #pragma unroll
   for (int n = 0; n < kSteps; ++n)
     ptx::stmatrix_x4(
@@ -76,7 +75,7 @@ struct Workspace {
 
    private:
     __device__ void store(u32 panel, int block) const {
-      const int rows = warp_id() % kWarps * kWarpBytes;
+      const int rows = warp_in_group() * kWarpBytes;
       char* const to = workspace_panel(args_, head_, key_, block * Config::kBR) + rows;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)

@@ -143,14 +143,6 @@ class Consumer {
   __device__ void promote(Output& o) { copy_.count(o); }
 
  private:
-  // Blocks that the last warpgroup's rows see, and this warpgroup's rows may not see.
-  static constexpr int kMostUnseen =
-      ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
-
-  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
-  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-
-  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
     return (tile_.q_block * Config::kConsumers + warpgroup_) * kWarpgroupRows;
@@ -199,14 +191,12 @@ class Consumer {
   }
 
   __device__ void pass_blocks(int count) {
-#pragma unroll
-    for (int i = 0; i < kMostUnseen; ++i)
-      if (uniform(i < count)) {
-        wait_k();  // wait first, so that the release lands in this phase
-        release_k();
-        wait_v();  // V has arrived
-        release_v();
-      }
+    pass_unseen<Config, false>(count, [this] {
+      wait_k();  // wait first, so that the release lands in this phase
+      release_k();
+      wait_v();  // V has arrived
+      release_v();
+    });
   }
 
   __device__ void store() {

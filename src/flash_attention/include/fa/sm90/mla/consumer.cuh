@@ -90,7 +90,7 @@ class Consumer : public Exchanging<Config_> {
 
   __device__ void run_blocks() {
     if (Config::kRotaryInRegisters) {
-      Math::read(rotary_q_, smem_.q(), Base::warp_in_group() * kWarpRows);
+      Math::read(rotary_q_, smem_.q(), warp_in_group() * kWarpRows);
       __syncwarp();  // all lanes have read, before one of them releases Q
     }
     Config::Schedule::run(*this);
@@ -113,9 +113,7 @@ class Consumer : public Exchanging<Config_> {
         });
   }
   // The tensor cores have computed the scores of this block.
-  __device__ void announce_scores() {
-    if (lane_id() == 0) ptx::mbarrier_arrive(smem_.s_full(half_));
-  }
+  __device__ void announce_scores() { smem_.s_pipeline().commit(half_); }
   // Gives P and the maxima to the other warpgroup. P is written over the rotary columns.
   __device__ void write_weights(const Weights& p) {
     sync_warpgroup(half_);  // all four warps' products have read the rotary columns
@@ -131,10 +129,7 @@ class Consumer : public Exchanging<Config_> {
   // a block of the other warpgroup
 
   // Waits until the tensor cores have computed the scores of the next block.
-  __device__ void wait_their_scores() {
-    const Ring<kStages> next = Base::next_ring();
-    ptx::mbarrier_wait(smem_.s_full(next.stage), next.parity);
-  }
+  __device__ void wait_their_scores() { smem_.s_pipeline().wait(Base::next_ring()); }
   // This warp will not read the block again.
   __device__ void release_theirs() {
     smem_.k_pipeline().release(ring_.stage, half_);

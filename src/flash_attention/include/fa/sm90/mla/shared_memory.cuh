@@ -25,7 +25,7 @@ struct Tiles {
   static constexpr int kHalfColumns = Config::kDV / kHalves;
   static constexpr int kRotaryColumns = Config::kDHead - Config::kDV;
   using QTile = typename Shape<Config>::QTile;
-  using KTile = typename Shape<Config>::KVTile;
+  using KTile = typename Shape<Config>::KTile;
   using VTile = SharedTile<Config::kDV, Config::kBC>;
   using HalfTile = SharedTile<kHalfColumns, Config::kBC>;
   using RotaryTile = SharedTile<kRotaryColumns, Config::kBC>;
@@ -48,12 +48,13 @@ __device__ inline int nth_part(int stage, int n) {
 }
 
 using KBarriers = PipelineBarriers<kStages, kColumnParts>;
+using SBarriers = PipelineBarriers<kStages, 1, 0>;  // S stays in registers
 
 template <class Config>
 using Exchange =
     split_v::ExchangeMemory<Config,
                             Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-                            KBarriers::kBarrierBytes + kStages * ptx::kMbarrierBytes>;
+                            KBarriers::kBarrierBytes + SBarriers::kBarrierBytes>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -77,10 +78,8 @@ class SharedMemory : public Exchange<Config> {
   __device__ PTile p(int stage) const { return PTile(rotary(stage).address); }
 
   __device__ KBarriers k_pipeline() const { return {this->own_barriers()}; }
-
-  // S of the stage is complete.
-  __device__ ptx::Mbarrier s_full(int stage) const {
-    return {this->own_barriers() + KBarriers::kBarrierBytes + stage * ptx::kMbarrierBytes};
+  __device__ SBarriers s_pipeline() const {
+    return {this->own_barriers() + KBarriers::kBarrierBytes};
   }
 
   // Each part of a stage is released by the four warps of one warpgroup: a half of V by the one that
@@ -89,7 +88,7 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init(stage, 1, split_v::kGroupWarps);
-      ptx::mbarrier_init(s_full(stage), split_v::kGroupWarps);
+      s_pipeline().init_full(stage, split_v::kGroupWarps);
     }
     this->init_exchange_barriers();
   }

@@ -50,8 +50,7 @@ class CombinedRows {
     const int used =
         min(warp_.sequence.q_len * Config::Rows::kGroup - warp_.tile_row, Shape<Config>::kRows);
 #pragma unroll 1
-    for (int r = warp_.warp_in_group() * kTogether; r < used;
-         r += kWarpgroupSize / kWarpSize * kTogether)
+    for (int r = warp_in_group() * kTogether; r < used; r += kWarpgroupSize / kWarpSize * kTogether)
       store_row(warp_.tile_row + min(r + lane_id() / kLanes, used - 1));
   }
 

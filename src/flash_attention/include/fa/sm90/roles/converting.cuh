@@ -108,20 +108,6 @@ __device__ void pass_on(Barriers... barriers) {
   if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
 }
 
-// A single consumer converts V of a stage, unless it is there already.
-template <class Config, class Landed>
-__device__ void convert_values(Landed landed, const SharedMemory<Config>& smem,
-                               const Ring<Config::kStages>& at, bool& is_there) {
-  if (is_there) return;
-  landed.wait(at);  // the tile of 8 bits has arrived
-  convert_tile<Config, kWarpgroupSize>(landed.tile(at.stage), smem.v(at.stage),
-                                       typename Config::Descale::Rows{},
-                                       threadIdx.x % kWarpgroupSize);
-  pass_on(landed.empty(at.stage));
-  sync_warpgroup(0);  // all four warps have converted their part
-  is_there = true;
-}
-
 // The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
 // from where they land to where the products read them. The numbers stay the same. Q of 8 bits, which is
 // read once, comes straight from global memory.
@@ -230,8 +216,15 @@ struct Converting {
                                      const Ring<Config::kStages>& at, bool& is_there) {
     if constexpr (!kConsumerConverts<Config>) {
       smem.v_pipeline().wait(at);
-    } else {
-      convert_values<Config>(LandingMemory<Config>(smem.base()).v_pipeline(), smem, at, is_there);
+    } else if (!is_there) {
+      const auto landed = LandingMemory<Config>(smem.base()).v_pipeline();
+      landed.wait(at);  // the tile of 8 bits has arrived
+      convert_tile<Config, kWarpgroupSize>(landed.tile(at.stage), smem.v(at.stage),
+                                           typename Config::Descale::Rows{},
+                                           threadIdx.x % kWarpgroupSize);
+      pass_on(landed.empty(at.stage));
+      sync_warpgroup(0);  // all four warps have converted their part
+      is_there = true;
     }
   }
   template <class Config>

@@ -94,7 +94,7 @@ class Consumer : public Math_ {
     ptx::st_shared_8(smem_.maxima(half_), {stats_.max[0][0], stats_.max[0][1]});
     ptx::fence_proxy_async();  // products see what this lane wrote
     __syncwarp();              // and what all lanes wrote
-    if (lane_id() == 0) ptx::mbarrier_arrive(smem_.p_full(half_));
+    smem_.p_pipeline().commit(half_);
   }
   __device__ void rescale(Output& o) {
     if (stats_.grew) attn::rescale_rows(o, stats_);
@@ -102,9 +102,8 @@ class Consumer : public Math_ {
 
   // a block of the other warpgroup
 
-  __device__ void wait_weights() {
-    ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);  // P and its maxima are written
-  }
+  // Waits until P and its maxima are written.
+  __device__ void wait_weights() { smem_.p_pipeline().wait(ring_); }
   // O becomes relative to the maxima of the other warpgroup.
   __device__ void follow_maxima(Output& o) {
     const ptx::FloatPair theirs = ptx::ld_shared_8(smem_.maxima(ring_.stage));
@@ -122,10 +121,6 @@ class Consumer : public Math_ {
   }
 
  protected:
-  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
-  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-  static __device__ int warp_in_group() { return warp_id() % kGroupWarps; }
-
   // V beyond the last key is undefined, so it is cleared, by this warpgroup.
   template <class VTile>
   __device__ void clear_tail(VTile tile) {

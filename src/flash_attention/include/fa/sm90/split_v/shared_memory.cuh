@@ -16,8 +16,9 @@ inline constexpr int kGroupWarps = kWarpgroupSize / kWarpSize;
 template <class Config, int TileBytes, int OwnBarrierBytes>
 class ExchangeMemory {
   using QBarriers = PipelineBarriers<1>;
-  static constexpr int kPFull = TileBytes + QBarriers::kBarrierBytes;
-  static constexpr int kOwn = kPFull + kStages * ptx::kMbarrierBytes;
+  using PBarriers = PipelineBarriers<kStages, 1, 0>;  // P is read before its readers give their own
+  static constexpr int kPBarriers = TileBytes + QBarriers::kBarrierBytes;
+  static constexpr int kOwn = kPBarriers + PBarriers::kBarrierBytes;
   static constexpr int kMail = kOwn + OwnBarrierBytes;
   static constexpr int kExchangeOffset = TileBytes + Config::kBarrierBytes;
   static_assert(Mail::end(kMail) <= kExchangeOffset);
@@ -35,10 +36,8 @@ class ExchangeMemory {
   __device__ u32 sums(int warpgroup) const { return pairs(kHalves + warpgroup); }
 
   __device__ QBarriers q_pipeline() const { return {base_ + TileBytes}; }
-  // P of the stage is written, and the maxima that it is relative to.
-  __device__ ptx::Mbarrier p_full(int stage) const {
-    return {base_ + kPFull + stage * ptx::kMbarrierBytes};
-  }
+  // Of P, and of the maxima that it is relative to.
+  __device__ PBarriers p_pipeline() const { return {base_ + kPBarriers}; }
   __device__ Mail mail() const { return Mail(base_ + kMail); }
 
  protected:
@@ -47,7 +46,7 @@ class ExchangeMemory {
   __device__ void init_exchange_barriers() const {
     q_pipeline().init(0, 1, kHalves * kGroupWarps);
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_init(p_full(stage), kGroupWarps);
+    for (int stage = 0; stage < kStages; ++stage) p_pipeline().init_full(stage, kGroupWarps);
     ptx::mbarrier_init(mail().full, 1);
     ptx::mbarrier_init(mail().empty, kHalves * kGroupWarps);
     ptx::fence_mbarrier_init();  // TMA sees them

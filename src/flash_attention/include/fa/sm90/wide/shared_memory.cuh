@@ -28,7 +28,7 @@ struct Tiles {
   static constexpr int kLastColumns = Config::kDHead - (kColumnParts - 1) * kPartColumns;
   static constexpr int kHalfColumns = Config::kDV / kHalves;
   using QTile = typename Shape<Config>::QTile;
-  using KTile = typename Shape<Config>::KVTile;
+  using KTile = typename Shape<Config>::KTile;
   using PartTile = SharedTile<kPartColumns, Config::kBC>;
   using LastTile = SharedTile<kLastColumns, Config::kBC>;
   using HalfTile = SharedTile<kHalfColumns, Config::kBC>;

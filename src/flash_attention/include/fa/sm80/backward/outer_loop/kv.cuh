@@ -4,7 +4,6 @@
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/softmax.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>

@@ -4,7 +4,6 @@
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
-#include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/sm80/rows.cuh>
 

@@ -29,12 +29,13 @@ struct Ordered {
         : maps_(maps), args_(args) {}
 
     __device__ void run() {
-      while (take_tile()) {
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        head_ = Smem::mail(tile_).read(Word::kKvHead) * args_.heads_per_kv;
         clear_unseen();
-        ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
+        Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
-          ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
+          Smem::ds_pipeline().wait(ds_);  // dS is written
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) compute(pass);
           ds_.advance();
@@ -42,10 +43,8 @@ struct Ordered {
           if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) ++head_;
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
-        if (lane_id() == 0) {
-          ptx::mbarrier_arrive(Smem::keys_empty());
-          ptx::mbarrier_arrive(Smem::mail_empty(tile_));
-        }
+        Smem::key_pipeline().release(0);
+        Smem::mail_pipeline().release(tile_.mailbox());
         tile_.advance();
       }
       if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
@@ -57,18 +56,17 @@ struct Ordered {
       Sum sum;
       const u32 staged = Smem::kDq + pass * Math::kPassBytes;
       Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
-      ptx::mbarrier_wait(Smem::dq_empty(pass),
-                         parity_);  // the part is released, and the last share finds the sum there
-      ptx::wgmma_wait<0>();         // dQ is complete, dS and K were read
-      if (pass == Math::kPasses - 1 && lane_id() == 0)
-        ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
+      // The part is released, also for the first block, and the last share finds the sum there.
+      Smem::dq_pipeline().wait_empty(pass, parity_);
+      ptx::wgmma_wait<0>();  // dQ is complete, dS and K were read
+      if (pass == Math::kPasses - 1) Smem::ds_pipeline().release(ds_);
       const int share = Smem::mail(tile_).read(Word::kShare);
       if (Share::is_last(share))
         finish(sum, pass, staged, Share::is_first(share));
       else
         Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written, or dQ has left
-      if (threadIdx.x % kWarpgroupSize == 0) ptx::mbarrier_arrive(Smem::dq_full(pass));
+      if (threadIdx.x % kWarpgroupSize == 0) ptx::mbarrier_arrive(Smem::dq_pipeline().full(pass));
     }
 
     // The last share: dQ is the sum of all of them.
@@ -77,7 +75,7 @@ struct Ordered {
         Math::add_staged(sum, staged);
         sync_warpgroup(kIndex);  // everybody has read
       }
-      const int first = warp_id() % kWarps * kWarpRows;
+      const int first = warp_in_group() * kWarpRows;
       const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
       const int column = pass % Math::kColumnPasses * kDqColumns;
       const Mailbox mail = Smem::mail(tile_);
@@ -103,17 +101,6 @@ struct Ordered {
                                 i % chunks * kChunkBytes,
                             {});
       }
-    }
-
-    __device__ bool take_tile() {
-      ptx::mbarrier_wait(Smem::mail_full(tile_),
-                         tile_.mail_parity());  // the next tile is in the mailbox
-      const Mailbox mail = Smem::mail(tile_);
-      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
-      steps_ = mail.read(Word::kSteps);
-      block_ = BlockWalk<Config>::start(mail);
-      head_ = mail.read(Word::kKvHead) * args_.heads_per_kv;
-      return true;
     }
 
     const TensorMaps& maps_;

@@ -23,21 +23,20 @@ struct OwnWarpgroup {
         : args_(args), place_(args) {}
 
     __device__ void run() {
-      while (take_tile()) {
-        ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        place_.begin_tile(Smem::mail(tile_));
+        Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
-          ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
+          Smem::ds_pipeline().wait(ds_);  // dS is written
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) add(pass);
           ds_.advance();
           if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) place_.next_head();
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
-        if (lane_id() == 0) {
-          ptx::mbarrier_arrive(Smem::keys_empty());
-          ptx::mbarrier_arrive(Smem::mail_empty(tile_));
-        }
+        Smem::key_pipeline().release(0);
+        Smem::mail_pipeline().release(tile_.mailbox());
         tile_.advance();
       }
       if (leads()) ptx::tma_wait();  // shared memory outlives the additions that read it
@@ -52,8 +51,7 @@ struct OwnWarpgroup {
       if (leads()) ptx::bulk_wait_read<Math::kPasses - 1>();  // the addition before has read it
       sync_warpgroup(kIndex);                                 // everybody may write over it
       ptx::wgmma_wait<0>();                                   // dQ is complete, dS and K were read
-      if (pass == Math::kPasses - 1 && lane_id() == 0)
-        ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
+      if (pass == Math::kPasses - 1) Smem::ds_pipeline().release(ds_);
       Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written
       if (leads()) {
@@ -63,16 +61,6 @@ struct OwnWarpgroup {
       }
     }
 
-    __device__ bool take_tile() {
-      ptx::mbarrier_wait(Smem::mail_full(tile_),
-                         tile_.mail_parity());  // the next tile is in the mailbox
-      const Mailbox mail = Smem::mail(tile_);
-      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
-      steps_ = mail.read(Word::kSteps);
-      block_ = BlockWalk<Config>::start(mail);
-      place_.begin_tile(mail);
-      return true;
-    }
     static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
 
     const BackwardKernelArgs& args_;
