@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.children import Child, script, wait_for
-from tests.gate import one_in
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE = 300  # seconds
@@ -68,8 +67,8 @@ def test_an_example_runs(name: str) -> None:
         assert words in said
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", one_in(2, ["context_parallel.py", "train_long_documents.py"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["context_parallel.py", "train_long_documents.py"])
 def test_several_processes_train_as_one_does(name: str) -> None:
     alone = output_of(name)
     together = output_of(name, 2)

@@ -16,7 +16,6 @@ from flash_attention.launch.emulation import Emulation, compiled_unit
 from flash_attention.launch.programs import CODE, PROGRAM, program_of
 from flash_attention.reference.judge import check_output, generate_qkv
 from ptx_emulator import load_program
-from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.program import kept
 from ptx_emulator.program.kept import from_bytes, to_bytes
 
@@ -62,7 +61,7 @@ def test_the_second_process_translates_no_ptx_and_runs_the_same(
     assert the_file(folder).stat().st_mode & 0o777 == 0o644
     forget()
     monkeypatch.setattr(programs, "load_program", refuse)
-    monkeypatch.setattr(BlockEmitter, "source", refuse)
+    monkeypatch.setattr("ptx_emulator.program.program.compile", refuse, raising=False)
     second = emulated()
     assert torch.equal(first.output, second.output)
     assert first.findings == second.findings == ()
