@@ -154,7 +154,8 @@ def test_the_operators_take_every_keyword_of_a_call() -> None:
     packed = {name for name in KEYWORDS if "seqlen" in name}
     assert {argument.name for argument in DENSE._schema.arguments} == asked - packed
     of_gradients = {"do", "dlse", "out", "lse", "wanted"}
-    backward = asked - {"config", "block_table", "split_keys", *DESCALES} | of_gradients
+    forward_only = {"config", "block_table", "split_keys", "batch_invariant", *DESCALES}
+    backward = asked - forward_only | of_gradients
     assert {argument.name for argument in VARLEN_BACKWARD._schema.arguments} == backward
     assert {argument.name for argument in DENSE_BACKWARD._schema.arguments} == backward - packed
 
