@@ -22,7 +22,7 @@ from flash_attention.choose.rules import choose
 from flash_attention.families.recipe import NO_DEVICE, Setting
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from tests.families.sm90.forward.test_on_device import Step, assert_right, random_step
+from tests.serving_steps import Step, assert_right, random_step
 
 SM80 = ARCHES["sm_80"]
 WINDOW = (("window", (70, 0)),)

@@ -229,6 +229,7 @@ def test_keywords_of_other_libraries_are_told_what_to_do_instead(name: str) -> N
         ),
         ("key_padding_mask", r"pass seqused_k=key_padding_mask\.sum.*bert_padding\.unpad_input"),
         ("dropout_p", "there is no dropout here; leave it out"),
+        ("num_splits", "pass split_keys, how many keys a split has, or batch_invariant=True"),
         (
             "alibi_slopes",
             "biases of the scores are not supported here; leave it out, or call torch",
