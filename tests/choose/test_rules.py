@@ -181,6 +181,7 @@ def test_a_config_is_cut_only_if_no_field_is_idle(change: dict[str, Any], field:
 def test_rules_are_named_in_words() -> None:
     assert [rule.value for rule in Rule] == [
         "given by the caller",
+        "batch invariance",
         "decode",
         "table",
         "heuristic",

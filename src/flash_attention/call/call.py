@@ -258,8 +258,8 @@ INSTEAD = {
     " seqused_k=key_padding_mask.sum(-1, dtype=torch.int32) of a mask that is True for keys, else"
     " pack the sequences with flash_attention.compat.bert_padding.unpad_input and pass cu_seqlens_q"
     " and cu_seqlens_k",
-    "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for rows that"
-    " do not depend on the rest of the batch",
+    "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
+    " that do not depend on the rest of the batch",
     "dropout_p": "there is no dropout here; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",
