@@ -121,10 +121,12 @@ __device__ constexpr int used_rows(int group) {
 
 // Whether Q K^T is a product of elements of 8 bits, and P V one of 16.
 template <class Config>
-inline constexpr bool kScores8Bit = false;
+__device__ constexpr bool scores_have_8_bits() {
+  if constexpr (requires { Config::kScores8Bit; }) return Config::kScores8Bit > 0;
+  return false;
+}
 template <class Config>
-  requires requires { Config::kScores8Bit; }
-inline constexpr bool kScores8Bit<Config> = Config::kScores8Bit > 0;
+inline constexpr bool kScores8Bit = scores_have_8_bits<Config>();
 
 // Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
 template <class Config>
