@@ -12,6 +12,7 @@ from flash_attention_workbench.bench.grid_summary import (
     mean_ratio,
     remark,
     selected_rows,
+    slower_than_peers,
     summary,
 )
 from tests.workbench.bench.made_up_grid import CAUSAL, LONG, SHORT, made_up_rows
@@ -23,6 +24,13 @@ def test_the_mean_is_geometric_over_points_with_a_rival() -> None:
     assert mean_ratio(selected_rows(rows)) == pytest.approx(1.0)
     assert mean_ratio(best_rows(rows)) == pytest.approx(2**0.5)
     assert mean_ratio(rows[3:]) is None
+
+
+def test_slower_ones_are_counted_where_a_kernel_was_selected_and_has_a_rival() -> None:
+    rows = made_up_rows()
+    assert slower_than_peers(rows) == "below x0.97: 1 of 2 points"
+    rows[2] = replace(rows[2], ratio=0.98)
+    assert slower_than_peers(rows) == "below x0.97: 0 of 2 points"
 
 
 def test_a_wrong_kernel_is_never_the_best() -> None:

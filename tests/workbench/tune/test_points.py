@@ -13,7 +13,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.grid import Point
-from flash_attention_workbench.tune.points import TUNABLE, problems_of
+from flash_attention_workbench.bench.random_grid import COUNT, RANDOM_GRIDS
+from flash_attention_workbench.tune.points import TUNABLE, problems_of, random_points
 
 
 def test_grids_by_name() -> None:
@@ -30,9 +31,13 @@ def test_lengths_of_a_grid_by_name() -> None:
 
 
 def test_every_tunable_grid_is_dense() -> None:
-    forward, of_gradients = TUNABLE[:3], TUNABLE[3:]
-    assert [len(problems_of(name)) for name in forward] == [36, 6, 2]
-    assert [len(problems_of(name, pass_=Pass.BACKWARD)) for name in of_gradients] == [4]
+    forward, of_gradients = (*TUNABLE[:3], "random"), ("backward_gqa", "backward_random")
+    assert sorted((*forward, *of_gradients)) == sorted(TUNABLE)
+    drawn = [random_points(name, 0, COUNT) for name in RANDOM_GRIDS]
+    assert [len(problems_of(name)) for name in forward] == [36, 6, 2, len(drawn[0])]
+    found = [len(problems_of(name, pass_=Pass.BACKWARD)) for name in of_gradients]
+    assert found == [4, len(drawn[1])]
+    assert all(COUNT / 2 < len(points) < COUNT for points in drawn)
 
 
 def test_problems_of_the_backward_pass() -> None:

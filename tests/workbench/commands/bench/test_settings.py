@@ -13,9 +13,9 @@ from flash_attention.kernel_configs import SET_VARIABLE, DType
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.device import current_arch
 from flash_attention_workbench.bench.grid import GRIDS
+from flash_attention_workbench.bench.grid_choice import grid_measured
 from flash_attention_workbench.commands.bench.settings import (
     Settings,
-    measured_on,
     points_of,
     read_configs,
 )
@@ -35,8 +35,8 @@ def test_a_grid_of_gradients_reads_rungs_of_the_backward_pass(tmp_path: Path) ->
     last = get_ladder(DType.FP16, 128, pass_=Pass.BACKWARD)[-1].config
     file.write_text(f"rung:5\n{last.short_form()}\n")
     rungs = [get_ladder(DType.BF16, d, pass_=Pass.BACKWARD)[4].config for d in (64, 128)]
-    assert measured_on("backward").pass_ is measured_on("training").pass_ is Pass.BACKWARD
-    read = read_configs(file, DType.BF16, measured_on("backward").pass_)
+    assert grid_measured("backward").pass_ is grid_measured("training").pass_ is Pass.BACKWARD
+    read = read_configs(file, DType.BF16, grid_measured("backward").pass_)
     assert read == (*rungs, last.in_dtype(DType.BF16))
 
 

@@ -11,6 +11,7 @@ from flash_attention_workbench.bench.grid import Measured, Point
 from flash_attention_workbench.bench.grid_run import RIVALS, GridRow
 from flash_attention_workbench.bench.statistics import tflops
 
+NOISE = 0.97  # of a ratio; one below it is slower
 NAMES = {
     "fa3": "FA3",
     "cudnn": "cuDNN",
@@ -73,6 +74,13 @@ def summary(
         lines += _mean(what, {point_of(row): row.ratio for row in some if row.ok})
     gains = {point_of(row): heuristic_gain(row) for row in selected_rows(rows) if row.ok}
     return lines + _mean("selected beside the heuristic's choice", gains)
+
+
+def slower_than_peers(rows: Iterable[GridRow]) -> str:
+    """How many problems are slower than the faster rival, beyond noise."""
+    ratios = [row.ratio for row in selected_rows(rows) if row.ok and row.ratio is not None]
+    slower = sum(ratio < NOISE for ratio in ratios)
+    return f"below x{NOISE}: {slower} of {len(ratios)} points"
 
 
 def _mean(what: str, ratios: Mapping[Point, float | None]) -> list[str]:

@@ -38,6 +38,12 @@ GridDHeadsOption = Annotated[
 ]
 GridMaskOption = Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")]
 GridSeqOption = Annotated[str | None, typer.Option("--seq", help="lengths, as in 1024,8192")]
+GridSeedOption = Annotated[
+    int | None, typer.Option("--seed", help="of a grid of random problems; 0 if left out", min=0)
+]
+GridCountOption = Annotated[
+    int | None, typer.Option("--count", help="random problems; 130 if left out", min=1)
+]
 CausalOption = Annotated[bool, typer.Option("--causal", help="query i sees no key after it")]
 JsonOption = Annotated[
     Path | None,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ from rich.table import Table as Listing
 
 from flash_attention.choose.table import Entry, Table
 from flash_attention.kernel_configs import DType
+from flash_attention_workbench.bench.grid import Point
+from flash_attention_workbench.bench.grid_choice import seed_and_count
+from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 from flash_attention_workbench.commands.console import (
     add_number_columns,
     errors,
@@ -21,16 +25,18 @@ from flash_attention_workbench.commands.console import (
 )
 from flash_attention_workbench.commands.interrupt import INTERRUPTED
 from flash_attention_workbench.commands.options import (
+    GridCountOption,
     GridDHeadsOption,
     GridDTypeOption,
     GridMaskOption,
+    GridSeedOption,
     GridSeqOption,
     PassOption,
     numbers_of,
     pass_named,
 )
 from flash_attention_workbench.tune import run
-from flash_attention_workbench.tune.points import TUNABLE, problems_of
+from flash_attention_workbench.tune.points import TUNABLE, problems_of, random_points
 from flash_attention_workbench.tune.store import default_store
 
 
@@ -43,6 +49,8 @@ def tune(
     d_head: GridDHeadsOption = None,
     causal: GridMaskOption = None,
     seq: GridSeqOption = None,
+    seed: GridSeedOption = None,
+    count: GridCountOption = None,
     store: Annotated[
         Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
     ] = None,
@@ -69,11 +77,13 @@ def tune(
         "dtype": element,
         "deterministic": deterministic,
     }
-    asked = set(problems_of(grid, pass_=pass_named(pass_), **part))
+    drawn = seed_and_count(grid, seed, count)
+    problems = random_points(grid, *drawn) if grid in RANDOM_GRIDS else grid
+    asked = set(problems_of(problems, pass_=pass_named(pass_), **part))
     kept = default_store() if store is None else store
     part |= {"pass_": pass_, "table": table, "store": kept, "budget": budget, "family": family}
     try:
-        tuned = _tuned(grid, len(asked), **part)
+        tuned = _tuned(problems, len(asked), **part)
     except KeyboardInterrupt:
         _say_interrupted(kept, table)
         raise typer.Exit(INTERRUPTED) from None
@@ -84,7 +94,7 @@ def tune(
     output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _tuned(grid: str, problems: int, **how: Any) -> Table:
+def _tuned(grid: str | Sequence[Point], problems: int, **how: Any) -> Table:
     """The table that a run writes, while a bar says how far it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=errors, transient=True) as bar:

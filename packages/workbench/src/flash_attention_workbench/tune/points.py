@@ -11,11 +11,24 @@ from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
-from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
-from flash_attention_workbench.bench.grid_choice import FILE_DTYPE, Part, grid_dtype, grid_points
+from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid_choice import (
+    FILE_DTYPE,
+    Part,
+    grid_dtype,
+    grid_measured,
+    grid_points,
+)
+from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 
-TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa")
-"""The grids that tables can hold."""
+TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa", *RANDOM_GRIDS)
+"""The grids that tables can hold; of random problems, those without a window or packed ones."""
+
+
+def random_points(grid: str, seed: int, count: int) -> list[Point]:
+    """The problems of a grid of random ones that tables can hold."""
+    points = RANDOM_GRIDS[grid].points(seed, count)
+    return [point for point in points if not (point.window or point.lengths)]
 
 
 def problems_of(
@@ -34,6 +47,8 @@ def problems_of(
     if pass_ is Pass.FORWARD:
         _check_forward(grid, deterministic)
     part = Part(d_heads, masks, seq_lens)
+    if isinstance(grid, str) and grid in RANDOM_GRIDS:
+        grid = random_points(grid, part.seed, part.count)
     if isinstance(grid, str | os.PathLike):
         points, element = grid_points(grid, part), dtype or grid_dtype(grid)
     else:
@@ -49,7 +64,7 @@ def _check_forward(grid: str | os.PathLike[str] | Sequence[Point], deterministic
             "deterministic is asked for, which is about gradients; tune the backward pass, or leave"
             " it out"
         )
-    if isinstance(grid, str) and grid in GRIDS and GRIDS[grid].measured is not Measured.FORWARD:
+    if grid_measured(grid) is not Measured.FORWARD:
         raise UnsupportedError(
             f"the grid {grid} is one of gradients; tune the backward pass, or choose a grid of the"
             " forward pass"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -21,14 +22,15 @@ from flash_attention_workbench.bench.clocks import Clocks, read_clocks
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.gradient_run import measure_gradients
 from flash_attention_workbench.bench.gradient_summary import gradient_means
-from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
-from flash_attention_workbench.bench.grid_choice import grid_dtype
+from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid_choice import NAMED_GRIDS, grid_dtype, grid_measured
 from flash_attention_workbench.bench.grid_record import load_json, save_csv, save_json
 from flash_attention_workbench.bench.grid_run import GridRow, PointResult, measure_point
-from flash_attention_workbench.bench.grid_summary import summary
+from flash_attention_workbench.bench.grid_summary import slower_than_peers, summary
 from flash_attention_workbench.bench.peers import DEFAULT_PEERS, PEERS, checked_names
 from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.bench.peers.gradients import PEER_NAMES
+from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 from flash_attention_workbench.bench.serving import SERVING
 from flash_attention_workbench.commands.bench import tables
 from flash_attention_workbench.commands.bench.compiling import compile_all
@@ -36,7 +38,6 @@ from flash_attention_workbench.commands.bench.serving import bench_serving
 from flash_attention_workbench.commands.bench.settings import (
     Settings,
     check_gpu,
-    measured_on,
     points_of,
     read_configs,
 )
@@ -48,15 +49,17 @@ from flash_attention_workbench.commands.console import (
     quiet_compiles,
 )
 from flash_attention_workbench.commands.options import (
+    GridCountOption,
     GridDHeadsOption,
     GridDTypeOption,
     GridMaskOption,
+    GridSeedOption,
     GridSeqOption,
     JsonOption,
 )
 
 GridOption = Annotated[
-    str, typer.Option(help=f"{', '.join((*GRIDS, SERVING))}, or a file of problems")
+    str, typer.Option(help=f"{', '.join((*NAMED_GRIDS, SERVING))}, or a file of problems")
 ]
 
 
@@ -66,6 +69,8 @@ def bench(
     d_head: GridDHeadsOption = None,
     causal: GridMaskOption = None,
     seq: GridSeqOption = None,
+    seed: GridSeedOption = None,
+    count: GridCountOption = None,
     peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
         DEFAULT_PEERS
     ),
@@ -104,13 +109,13 @@ def bench(
         _compare(*compare)
         return
     if grid == SERVING:
-        unused = (dtype, d_head, causal, seq, configs, heuristic or None, csv)
+        unused = (dtype, d_head, causal, seq, seed, count, configs, heuristic or None, csv)
         bench_serving(unused, peers, (repeats, hot, graph, fa3), json=json, plot=plot)
         return
-    points, narrowed = points_of(grid, d_head, causal, seq)
+    points, narrowed = points_of(grid, d_head, causal, seq, (seed, count))
     element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))
-    extra = read_configs(configs, element, measured_on(grid).pass_)
+    extra = read_configs(configs, element, grid_measured(grid).pass_)
     settings = Settings(
         *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed),
         *(heuristic, graph),
@@ -159,9 +164,13 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
             if json is not None:
                 save_json(json, facts, rows, refused)
             bar.advance(task)
+    if settings.grid in RANDOM_GRIDS:  # the slowest beside its peers first
+        rows.sort(key=lambda row: row.ratio or math.inf)
     forward = settings.measured is Measured.FORWARD
     output.print(tables.speeds(rows, settings.peers if forward else PEER_NAMES, legend))
     print_lines(summary(rows, refused, legend))
+    if settings.grid in RANDOM_GRIDS:
+        print_lines([slower_than_peers(rows)])
     if not forward:
         print_lines(map(str, gradient_means(rows)))
     print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])

@@ -46,7 +46,17 @@ from flash_attention_workbench.commands.console import (
 from flash_attention_workbench.commands.precompile import precompile_units
 from flash_attention_workbench.cores import usable_cores
 
-UNUSED = ("--dtype", "--d-head", "--causal/--full", "--seq", "--configs", "--heuristic", "--csv")
+UNUSED = (
+    "--dtype",
+    "--d-head",
+    "--causal/--full",
+    "--seq",
+    "--seed",
+    "--count",
+    "--configs",
+    "--heuristic",
+    "--csv",
+)
 
 
 def bench_serving(

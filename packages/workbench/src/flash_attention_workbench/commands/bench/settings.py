@@ -24,10 +24,17 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.ladder import LADDER_D_HEADS
 from flash_attention.launch.device import current_arch
-from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
-from flash_attention_workbench.bench.grid_choice import Part, grid_points
+from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid_choice import (
+    Part,
+    grid_measured,
+    grid_points,
+    is_named,
+    seed_and_count,
+)
 from flash_attention_workbench.bench.grid_file import read_lines
 from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 from flash_attention_workbench.commands.options import numbers_of
 
 
@@ -51,12 +58,12 @@ class Settings:
     @property
     def grid_name(self) -> str:
         """What documents call the grid: a file by its name without what it ends in."""
-        return self.grid if self.grid in GRIDS else Path(self.grid).stem
+        return self.grid if is_named(self.grid) else Path(self.grid).stem
 
     @property
     def measured(self) -> Measured:
         """What is measured: the forward pass, unless the grid says more."""
-        return measured_on(self.grid)
+        return grid_measured(self.grid)
 
     def command(self) -> str:
         """The command that repeats it, whatever the defaults are then."""
@@ -89,16 +96,18 @@ def check_gpu() -> None:
         )
 
 
-def measured_on(grid: str) -> Measured:
-    """What a named grid measures; problems of a file are forward passes."""
-    return GRIDS[grid].measured if grid in GRIDS else Measured.FORWARD
-
-
 def points_of(
-    grid: str, d_heads: str | None, causal: bool | None, seq_lens: str | None
+    grid: str,
+    d_heads: str | None,
+    causal: bool | None,
+    seq_lens: str | None,
+    drawn: tuple[int | None, int | None] = (None, None),
 ) -> tuple[tuple[Point, ...], tuple[str, ...]]:
-    """The points of a named grid or of a file, and the options that narrow it."""
+    """The points of a named grid or of a file, and the options that narrow it. `drawn` are the seed
+    and the count of random ones."""
+    seed, count = seed_and_count(grid, *drawn)
     narrowed = [
+        *(("--seed", str(seed), "--count", str(count)) if grid in RANDOM_GRIDS else ()),
         *(("--d-head", d_heads) if d_heads else ()),
         *(() if causal is None else ("--causal" if causal else "--full",)),
         *(("--seq", seq_lens) if seq_lens else ()),
@@ -107,6 +116,7 @@ def points_of(
         numbers_of("--d-head", d_heads),
         None if causal is None else (causal,),
         numbers_of("--seq", seq_lens),
+        *(seed, count),
     )
     points = grid_points(grid, part)
     if not points:
