@@ -62,6 +62,14 @@ GridOption = Annotated[
     str, typer.Option(help=f"{', '.join((*NAMED_GRIDS, SERVING))}, or a file of problems")
 ]
 
+ConfigsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="a file of kernel configs, short forms one a line; else the set"
+        " $FLASH_ATTENTION_KERNELS"
+    ),
+]
+
 
 def bench(
     grid: GridOption = "fa3",
@@ -74,13 +82,7 @@ def bench(
     peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
         DEFAULT_PEERS
     ),
-    configs: Annotated[
-        Path | None,
-        typer.Option(
-            help="a file of kernel configs, short forms one a line; else the set"
-            " $FLASH_ATTENTION_KERNELS"
-        ),
-    ] = None,
+    configs: ConfigsOption = None,
     heuristic: Annotated[
         bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
     ] = False,
