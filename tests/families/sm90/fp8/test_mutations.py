@@ -135,7 +135,7 @@ MUTATIONS = [
     Mutation(
         "the weights of a lane are in the order of the accumulators",
         NUMBERS,
-        Edit(TRANSPOSED, "interleaved(s.v[0][n],", "in_turn(s.v[0][n],"),
+        Edit(TRANSPOSED, "interleaved(s.v[0][n],", "concatenated(s.v[0][n],"),
         OVERLAPPED_T,
     ),
     Mutation(
@@ -147,7 +147,7 @@ MUTATIONS = [
     Mutation(
         "outputs are stored as if columns were in order",
         NUMBERS,
-        Edit(TRANSPOSED, "interleaved(o.v[0][d],", "in_turn(o.v[0][d],"),
+        Edit(TRANSPOSED, "interleaved(o.v[0][d],", "concatenated(o.v[0][d],"),
         OVERLAPPED_T,
     ),
     Mutation(
