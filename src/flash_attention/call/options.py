@@ -35,9 +35,8 @@ def check_options(call: Call) -> None:
     check_window(call.window)
     check_split_keys(call.split_keys)
     check_switch("causal", call.causal)
-    check_switch("batch_invariant", call.batch_invariant)
     check_switch("return_lse", call.return_lse)
-    check_alone(call)
+    check_batch_invariant(call)
 
 
 def check_switch(name: str, value: object) -> None:
@@ -112,8 +111,9 @@ def check_split_keys(keys: object) -> None:
         )
 
 
-def check_alone(call: Call) -> None:
-    """Check that a call which is batch-invariant leaves it to the kernels where keys are split."""
+def check_batch_invariant(call: Call) -> None:
+    """Check the switch of batch invariance, which split_keys contradicts."""
+    check_switch("batch_invariant", call.batch_invariant)
     if call.batch_invariant and call.split_keys is not None:
         raise UnsupportedError(
             f"batch_invariant is given with split_keys={call.split_keys}, and kernels whose rows do"

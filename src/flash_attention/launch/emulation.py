@@ -193,7 +193,8 @@ def _emulated(
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
     seconds = time.perf_counter() - start
-    list(map(keep_code, kernels, programs))
+    for kernel, program in zip(kernels, programs, strict=True):
+        keep_code(kernel, program)
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
     written = {
@@ -258,7 +259,8 @@ def emulate_small(
     programs = list(map(program_of, kernels))
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
-    list(map(keep_code, kernels, programs))
+    for kernel, program in zip(kernels, programs, strict=True):
+        keep_code(kernel, program)
     findings = [finding for result in results for finding in result.findings]
     if findings:
         raise LaunchError(

@@ -11,7 +11,7 @@ from flash_attention_workbench.bench.grid import Measured, Point
 from flash_attention_workbench.bench.grid_run import RIVALS, GridRow
 from flash_attention_workbench.bench.statistics import tflops
 
-NOISE = 0.97  # of a ratio; one below it is slower
+NOISE = 0.97  # ratios from here to 1 may be noise
 NAMES = {
     "fa3": "FA3",
     "cudnn": "cuDNN",

@@ -13,7 +13,7 @@ from flash_attention_workbench.bench.grid import Measured, Point
 
 COUNT = 130  # of problems, unless told otherwise
 SHORTEST, LONGEST = 128, 16384  # keys
-MOST_TOKENS = 16384  # of a batch, unless one sequence has more
+MOST_TOKENS = 16384  # of a batch
 SHORTEST_DOCUMENT = 32
 PLAIN_LENGTHS = 0.5  # the share of lengths that are powers of two
 WINDOWED_LAYERS = 0.5  # of models that have some

@@ -171,8 +171,9 @@ def _config(problem: Problem) -> HopperForwardKernelConfig:
     if not config.q_8_bit or problem.block_descales:
         return config
     scores = replace(config, scores_8_bit=True, stale_max=False, stages=4)
-    if scores.side_by_side == 1 == (two := replace(scores, stages=2)).side_by_side - 1:
-        scores = two
+    shorter = replace(scores, stages=2)
+    if shorter.side_by_side > scores.side_by_side:
+        scores = shorter
     aligned = not problem.page_keys or box_is_aligned(scores, problem.page_keys)
     return scores if aligned else config
 

@@ -57,8 +57,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     """Return one config for all lengths, whose rows do not depend on each other.
 
-    Maxima grow at every block, because a warp decides on its own for all of its rows. Key blocks
-    begin at the same keys whatever the rows of a tile are, and pages of 2^n keys change nothing.
+    Every block updates the row maxima, because a threshold would be decided for all rows of a warp
+    together. Key blocks have 2^n keys, so that pages of 2^n keys do not change them.
     """
     long = replace(problem, seq_q=2 * SHORT, seq_k=2 * SHORT, seqused_k=True, batch_invariant=False)
     config = heuristic(long, arch)
