@@ -122,6 +122,12 @@ def assert_read(read: Read, given: list[Tensor], do: Tensor, outputs: Any) -> No
         assert torch.equal(found, tensor.detach()), name
 
 
+def named(called: list[str]) -> list[str]:
+    """The names of functions, without those that encode a tensor map of a new address."""
+    new = ("launcher.encode", "tensor_map.__missing__")
+    return [name.partition(".")[2] for name in called if name not in new]
+
+
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("options", [{}, packed([70, 30])], ids=["dense", "packed"])
 def test_a_known_step_passes_few_functions(options: dict[str, Any]) -> None:
@@ -137,11 +143,11 @@ def test_a_known_step_passes_few_functions(options: dict[str, Any]) -> None:
             lambda: outs.append(attention(*given, config=CONFIGS["config"], **options))
         )
         backward = functions(lambda: torch.autograd.grad(outs[0], given, do))
-    assert [name.partition(".")[2] for name in backward] == [
+    assert named(backward) == [
         *("backward", "run_partner", *(("_have_lengths",) if options else ())),
         *("fill", *(("_put_given",) if options else ()), "launch", "new"),
     ]
-    assert [name.partition(".")[2] for name in forward] == [
+    assert named(forward) == [
         *("attention", "is_traced", "needs_grad", "run_recorded", "known_plan"),
         *("kind_and_tensors", *(("find",) if options else ()), "forward", "run", "prepare"),
         *(*(("_put_given",) if options else ()), "launch"),
