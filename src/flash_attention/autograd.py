@@ -136,6 +136,8 @@ class _Recorded(Function):
 
 _record: Callable[..., Outputs] = super(Function, _Recorded).apply
 """`_Recorded.apply` without a search for dead tensors of transforms."""
+# autograd's node calls `backward` itself, without looking for it among other rules.
+_Recorded._backward_cls.apply = _Recorded.backward  # type: ignore[attr-defined]
 
 
 class _Traced(Function):

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients, Wanted
 from flash_attention.call.call import Call, kin_sizes
+from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.kin import Key, TensorGuards, comparison
@@ -108,21 +109,51 @@ def _new_partner(
 ) -> Partner | None:
     """Find the plan of a backward pass and keep it with that of its forward pass. None if it is not
     known yet, or if no kernel of a GPU runs it."""
-    needed, _, _, (config, deterministic), everywhere = asked
-    q, k, v, out, lse = saved[:5]
-    of = Call(q, k, v, out, *options)
-    wanted = Wanted(*needed[:4])
-    call = BackwardCall(tensors[0], of, lse, dlse, wanted, deterministic or everywhere)
-    found = known_plan(call, config, by_key=False)
-    if found is None or not found.launches or TensorGuards is None:
-        return None
-    is_packed = found.problem.per_batch
-    are_alike = plan.comparisons.get(asked)
-    if are_alike is None or not are_alike(*tensors):
-        are_alike = plan.comparisons[asked] = comparison(tensors, _agreed(call, tensors, is_packed))
-    numels = tuple(map(_numel, tensors)) if is_packed else None
+    are_alike, model = plan.models.get(asked, (None, None))
+    if are_alike is not None and not are_alike(*tensors):
+        are_alike = None
+    found = None
+    if are_alike is not None and model is not None and model.is_resizable:
+        found = _resized(model, plan.problem, tensors, saved, dlse)
+    if found is None:
+        needed, _, _, (config, deterministic), everywhere = asked
+        q, k, v, out, lse = saved[:5]
+        wanted, of = Wanted(*needed[:4]), Call(q, k, v, out, *options)
+        call = BackwardCall(tensors[0], of, lse, dlse, wanted, deterministic or everywhere)
+        found = known_plan(call, config, by_key=False)
+        if found is None or not found.launches or TensorGuards is None:
+            return None
+        if are_alike is None:
+            are_alike = comparison(tensors, _agreed(call, tensors, found.problem.per_batch))
+        plan.models[asked] = are_alike, found.model
+    numels = tuple(map(_numel, tensors)) if found.problem.per_batch else None
     plan.partners[asked] = made = Partner(found, are_alike, numels)
     return made
+
+
+def _resized(
+    model: Plan,
+    forward: Problem,
+    tensors: Sequence[Tensor],
+    saved: Sequence[Any],
+    dlse: Tensor | None,
+) -> Plan | None:
+    """Return the plan of a backward pass that follows from another one, if the tensors have the
+    lengths of the forward pass's problem."""
+    assert isinstance(model.problem, BackwardProblem)
+    problem = model.problem.with_lengths_of(forward)
+    q, k, v, out, lse, *extras = saved
+    rows_q, rows_k = problem.first_sizes
+    of_q = tensors[0].shape[0] == q.shape[0] == out.shape[0] == rows_q
+    if problem.idle or not (of_q and k.shape[0] == v.shape[0] == rows_k):
+        return None
+    for statistic in (lse,) if dlse is None else (lse, dlse):
+        if statistic.shape != problem.lse_shape or not statistic.is_contiguous():
+            return None
+    for lengths, more in zip(extras[1:], (1, 1, 0), strict=True):  # starts have their end too
+        if lengths is not None and lengths.shape[0] != problem.batch + more:
+            return None
+    return model.sized_for(problem)
 
 
 def _agreed(call: BackwardCall, tensors: Sequence[Tensor], is_packed: bool) -> list[Any]:

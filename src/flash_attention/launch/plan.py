@@ -73,8 +73,9 @@ class Plan:
         self.is_differentiable = False  # until that was checked, of a model
         self.partners: dict[tuple[object, ...], Any] = {}
         """The plans of this call's backward passes, as `launch/partners.py` finds them."""
-        self.comparisons: dict[tuple[object, ...], Callable[..., bool]] = {}
-        """How tensors of these passes are compared, whatever the lengths."""
+        self.models: dict[tuple[object, ...], tuple[Callable[..., bool], Plan]] = {}
+        """How tensors of these passes are compared, and what their plans follow from, whatever the
+        lengths."""
         has_kin = _has_strides_of_all_lengths(call) and not self.problem.block_descales
         self._resize = recipe.resize if has_kin else None
         self.launcher = Launcher(recipe, self.device_index, self.problem)
