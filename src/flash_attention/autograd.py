@@ -202,7 +202,7 @@ def _differentiated(
     if do is None and dlse is None:
         return None, None, None, None
     wanted = Wanted(*needed[:4])
-    asked = (do, dlse, wanted, options, backward, *saved)
+    asked: tuple[Any, ...] = (do, dlse, wanted, options, backward, *saved)
     if not _is_grad_enabled():
         return _gradients(*asked)
     record: Callable[..., Any] = _Gradients.apply

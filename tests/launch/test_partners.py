@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,11 +15,11 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from flash_attention import UnsupportedError, attention
 from flash_attention.call.backward_call import BackwardCall
-from flash_attention.call.call import Call
 from flash_attention.families.backward_args import VIEWS, BackwardKernelArgs
 from flash_attention.launch import driver, plan
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plans import plan_for
+from flash_attention.launch.plans import forget_plans, plan_for
+from tests.launch.calls import call_with
 from tests.launch.stand_in import Gpus, gpu_of_the_cpu
 from tests.launch.test_kin import forbidden, functions
 from tests.test_saved_tensors import LAYOUTS
@@ -44,11 +45,10 @@ class Read:
             self.tensors[name] = strided(
                 getattr(arguments, name), (batch, rows, HEADS, D), strides, torch.float16
             )
-        shape = (batch, HEADS, rows)
-        strides = (arguments.lse_batch_stride, arguments.lse_head_stride, 1)
+        of_lse = (arguments.lse_batch_stride, arguments.lse_head_stride, 1)
         for name in ("lse", "dlse"):
             if at := getattr(arguments, name):
-                self.tensors[name] = strided(at, shape, strides, torch.float32)
+                self.tensors[name] = strided(at, (batch, HEADS, rows), of_lse, torch.float32)
 
 
 def strided(
@@ -103,7 +103,8 @@ def step(
     given: list[Tensor], do: Tensor, dlse: Tensor | None = None, **options: Any
 ) -> tuple[Any, tuple[Tensor | None, ...]]:
     """The outputs of a call, and its gradients."""
-    out, lse = attention(*given, return_lse=True, **CONFIGS, **options)
+    asked: dict[str, Any] = {**CONFIGS, **options}
+    out, lse = attention(*given, return_lse=True, **asked)
     with torch.no_grad():  # no kernel runs
         for tensor in (out, lse):
             tensor.data.copy_(torch.arange(tensor.numel()).view(tensor.shape) % 997)
@@ -135,7 +136,7 @@ def test_a_known_step_passes_few_functions(options: dict[str, Any]) -> None:
     do = torch.zeros_like(given[0])
     detached = [tensor.detach() for tensor in given]
     out, lse = attention(*detached, config=CONFIGS["config"], return_lse=True, **options)
-    plan_for(BackwardCall(do, Call(*detached, out, **options), lse))  # of the fastest kernel
+    plan_for(BackwardCall(do, call_with(*detached, out, **options), lse))  # of the fastest kernel
     outs: list[Tensor] = []
     for _ in range(4):  # plans are made, found by key, noted, and kept
         outs.clear()
@@ -284,3 +285,54 @@ def test_determinism_that_is_asked_of_torch_later_has_another_plan(read: Read) -
     finally:
         torch.use_deterministic_algorithms(False)
     assert read.launches == 4
+
+
+def gpu_step(lengths: list[int], kind: str, seed: int) -> tuple[Tensor, ...]:
+    """The gradients of a step on a GPU, by kernels that repeat their bits."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    shape = (sum(lengths), 4, D) if lengths else (2, 200, 4, D)
+    given = torch.randn(3, *shape, generator=generator, device="cuda").bfloat16().unbind()
+    given = tuple(tensor.requires_grad_() for tensor in given)
+    options: dict[str, Any] = {
+        n: t.cuda() if isinstance(t, Tensor) else t for n, t in packed(lengths or [1]).items()
+    }
+    out = attention(*given, causal=True, deterministic=True, **(options if lengths else {}))
+    do = torch.randn(out.shape, generator=generator, device="cuda").bfloat16()
+    if kind == "expanded":
+        do = do[..., :1].expand_as(do)
+    elif kind == "in columns":
+        do = do.mT.contiguous().mT
+    return torch.autograd.grad(out, given, do)
+
+
+STEPS = [
+    (lengths, kind, seed)
+    for seed, lengths in enumerate(([], [300, 100], [7, 200, 70], [64] * 9))
+    for kind in ("plain", "expanded", "in columns", "plain")
+]
+
+
+@pytest.mark.gpu
+def test_steps_that_alternate_have_the_bits_of_first_ones() -> None:
+    wanted = []
+    for asked in STEPS:
+        forget_plans()
+        wanted.append(gpu_step(*asked))
+    for _ in range(4):
+        for asked, gradients in zip(STEPS, wanted, strict=True):
+            assert all(map(torch.equal, gpu_step(*asked), gradients)), asked
+
+
+@pytest.mark.gpu
+def test_threads_that_train_at_once_have_the_bits_of_one() -> None:
+    wanted = [gpu_step(*asked) for asked in STEPS]
+
+    def run(thread: int) -> bool:
+        with torch.cuda.stream(torch.cuda.Stream() if thread % 2 else torch.cuda.current_stream()):
+            turns = [(thread + i) % len(STEPS) for i in range(60)]
+            found = [(i, gpu_step(*STEPS[i])) for i in turns]
+            torch.cuda.synchronize()
+        return all(all(map(torch.equal, mine, wanted[i])) for i, mine in found)
+
+    with ThreadPoolExecutor(6) as workers:
+        assert all(workers.map(run, range(6)))

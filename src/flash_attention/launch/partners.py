@@ -82,7 +82,9 @@ def run_partner(
         if partner is None:
             return None
     backward = partner[0]
-    preparation, sized = backward.preparation, backward.sized
+    preparation: Any = backward.preparation
+    sized = backward.sized
+    result: Gradients
     try:
         arguments, result = preparation.fill(sized, do, *saved[:5], dlse, extras)
     except UnsupportedError:  # of an address, whose tensor can be copied
@@ -109,13 +111,13 @@ def _new_partner(
 ) -> Partner | None:
     """Find the plan of a backward pass and keep it with that of its forward pass. None if it is not
     known yet, or if no kernel of a GPU runs it."""
-    are_alike, model = plan.models.get(asked, (None, None))
-    if are_alike is not None and not are_alike(*tensors):
-        are_alike = None
+    kept = plan.models.get(asked)
+    if kept is not None and not kept[0](*tensors):
+        kept = None
     found = None
-    if are_alike is not None and model is not None and model.is_resizable:
-        found = _resized(model, plan.problem, tensors, saved, dlse)
-    if found is None:
+    if kept is not None and kept[1].is_resizable:
+        found = _resized(kept[1], plan.problem, tensors, saved, dlse)
+    if kept is None or found is None:
         needed, _, _, (config, deterministic), everywhere = asked
         q, k, v, out, lse = saved[:5]
         wanted, of = Wanted(*needed[:4]), Call(q, k, v, out, *options)
@@ -123,11 +125,10 @@ def _new_partner(
         found = known_plan(call, config, by_key=False)
         if found is None or not found.launches or TensorGuards is None:
             return None
-        if are_alike is None:
-            are_alike = comparison(tensors, _agreed(call, tensors, found.problem.per_batch))
-        plan.models[asked] = are_alike, found.model
+        agreed = _agreed(call, tensors, found.problem.per_batch)
+        plan.models[asked] = kept = comparison(tensors, agreed), found.model
     numels = tuple(map(_numel, tensors)) if found.problem.per_batch else None
-    plan.partners[asked] = made = Partner(found, are_alike, numels)
+    plan.partners[asked] = made = Partner(found, kept[0], numels)
     return made
 
 
