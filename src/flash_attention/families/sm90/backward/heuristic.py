@@ -8,7 +8,11 @@ import torch
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
-from flash_attention.families.sm90.backward.config import D_HEADS, HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import (
+    D_HEADS,
+    WIDEST_KEYS,
+    HopperBackwardKernelConfig,
+)
 from flash_attention.families.sm90.backward.slots import (
     GROUP_HEADS,
     Derivative,
@@ -20,7 +24,8 @@ from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
+ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}
+# by d_head: of Q, with dO and the sums of dQ
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
 
@@ -49,10 +54,10 @@ def why_not(problem: BackwardProblem) -> str | None:
 def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     query_gradient = _query_gradient(problem, d_head)
-    wide, in_order = d_head == 256, query_gradient is QueryGradient.ORDERED
+    wide, in_order = d_head > WIDEST_KEYS, query_gradient is QueryGradient.ORDERED
     own_warpgroup = in_order or query_gradient is QueryGradient.OWN_WARPGROUP
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
-    if d_head == 64:
+    if d_head <= 64:
         # Half precision has no room for dP - delta of large gradients where P is small.
         pairs = own_warpgroup and problem.dtype == torch.bfloat16
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
@@ -63,7 +68,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
-        B_r=128 if d_head == 64 and not problem.softcap else 64,  # slopes take registers
+        B_r=128 if d_head <= 64 and not problem.softcap else 64,  # slopes take registers
         B_c=64 if wide else 128,
         stages=2,
         query_gradient=query_gradient,
@@ -81,10 +86,10 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     for dQ leaves the others no registers for the slopes of softcap at d_head 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
-    if d_head == 256 or (d_head == 128 and problem.softcap):
+    if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
     short = problem.seq_k <= FEW_KEYS and not problem.per_batch
-    if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
+    if problem.deterministic or short or (d_head <= 64 and not _is_uneven(problem)):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 

@@ -41,7 +41,8 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
       else
         store_dv();
       release(Smem::key_pipeline());
-      store(dk_, args_.softmax_scale, maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
+      store(dk_, args_.softmax_scale, args_.dk_sum, maps_.dk,
+            {args_.dk, args_.dk_stride, args_.d_qk});
       release(Smem::mail_pipeline(), tile_.mailbox());
       tile_.advance();
     }
@@ -159,7 +160,9 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   }
 
   // dV is complete.
-  __device__ void store_dv() { store(dv_, 1.f, maps_.dv, args_.dv, args_.dv_stride, args_.d_v); }
+  __device__ void store_dv() {
+    store(dv_, 1.f, args_.dv_sum, maps_.dv, {args_.dv, args_.dv_stride, args_.d_v});
+  }
   // dS leaves for dQ.
   __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
 
@@ -174,16 +177,17 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     pipeline.release(stage);
   }
 
-  // A warp stages and stores its 16 rows by itself.
-  __device__ void store(const Gradient& gradient, float scale, const TensorMap& map, void* tensor,
-                        const Strides& strides, int columns) {
+  // A gradient of all heads is complete: a warp stages and stores its 16 rows by itself.
+  __device__ void store(const Gradient& gradient, float scale, float* sums, const TensorMap& map,
+                        const Columns& to) {
+    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient, sums, mail(), Warpgroup);
     const int row = mail().read(Word::kKeyFirst) + warp_key();
     if (lane_id() == 0) ptx::tma_wait_read();  // the rows before were read
     __syncwarp();                              // all lanes may write over them
     stage_rows<typename Config::DType>(gradient, scale, Smem::gradient(), warp_key());
     store_staged<Config::Lengths::kPerBatch>(
         Smem::gradient(), warp_key(), mail().read(Word::kKLen) - row, map,
-        {tensor, strides, columns, mail().read(Word::kKFirst) + row, mail().read(Word::kKvHead),
+        {to, mail().read(Word::kKFirst) + row, mail().read(Word::kKvHead),
          mail().read(Word::kKBatch)});
   }
 

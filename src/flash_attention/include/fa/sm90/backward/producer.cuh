@@ -44,8 +44,8 @@ class Producer {
     prefetch_keys(maps_.k, tile, sequence);
     prefetch_keys(maps_.v, tile, sequence);
     bool has_keys = false;
-    for (int i = 0; i < args_.heads_per_kv; ++i) {
-      const int head = tile.kv_head * args_.heads_per_kv + i;
+    const int first = first_head(args_, tile.kv_head, tile.split);
+    for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
       const i64 stats = stat_row(args_, head, tile.batch);
       for (int block = range.first_block(); block < range.end_block(); ++block) {
         const int row =
