@@ -87,9 +87,7 @@ def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, ord
     return Step(unit, Geometry(row_blocks(problem), THREADS), starts_early=early)
 
 
-def add_splits_step(
-    problem: BackwardProblem, target: str, *, sum_columns: int, order: str
-) -> Step:
+def add_splits_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
     """Return the kernel that adds the splits of dk and dv up."""
     unit = _unit(
         "add_splits",

@@ -10,8 +10,17 @@ from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.fields import choice, element_type, kernel_config, literal, number
+from flash_attention.families.fields import (
+    choice,
+    element_type,
+    kernel_config,
+    literal,
+    number,
+    switch,
+    variant,
+)
 from flash_attention.families.sm90.backward.slots import (
+    FOLDER,
     Derivative,
     QueryGradient,
     Schedule,
@@ -78,6 +87,11 @@ class HopperBackwardKernelConfig(KernelConfig):
     )
     group_heads: int = number(
         "heads of k whose tiles run side by side; 0 with ONE_EACH", range(257), default=0, bind=None
+    )
+    k_in_registers: bool = switch(
+        "S = K Q^T reads K from registers, else from shared memory",
+        default=False,
+        bind=variant("KeyOperand", f"{FOLDER}/key_operand", off="Shared", on="Registers"),
     )
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
@@ -210,7 +224,8 @@ class HopperBackwardKernelConfig(KernelConfig):
             yield Violation(
                 "registers",
                 f"the accumulators, P and dS need about {needed} registers a thread, a thread of a"
-                f" key warpgroup has {limit}: use a smaller B_r, or another derivative than EXACT",
+                f" key warpgroup has {limit}: use a smaller B_r, another derivative than EXACT, or"
+                " k_in_registers=False",
             )
 
 
@@ -222,6 +237,7 @@ SPLIT: dict[str, tuple[object, ...]] = {
     "query_gradient": (QueryGradient.NONE, QueryGradient.WORKSPACE),
     "ds_stages": (2,),
     "tile_order": (TileOrder.ONE_EACH, TileOrder.GROUPED),
+    "k_in_registers": (False,),
 }
 """What a kernel with Schedule.SPLIT has, which d_head over 128 needs."""
 
@@ -285,7 +301,8 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
 
 def registers_needed(cfg: HopperBackwardKernelConfig) -> int:
     """Count the live registers of a key warpgroup's thread: dK, dV, S, P in pairs, P in float32
-    if it is kept, and the rest."""
+    if it is kept, K if it is kept, and the rest."""
     scores = cfg.B_r // 2
     exact = scores if cfg.derivative is Derivative.EXACT else 0
-    return cfg.d_head + scores + scores // 2 + exact + OTHER_REGISTERS
+    keys = cfg.d_head // 4 if cfg.k_in_registers else 0
+    return cfg.d_head + scores + scores // 2 + exact + keys + OTHER_REGISTERS

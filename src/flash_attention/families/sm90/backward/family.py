@@ -104,12 +104,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         _check_fits(config, problem)
         target = config.target(setting.arch)
         arguments = backward_args(problem, views)
-        arguments.head_splits = splits = head_splits(problem, config, setting.num_sms)
-        features = replace(resolve(problem.features), splits_heads=splits > 1)
         if problem.idle:
-            return Recipe(features, (prepare_step(problem, target),), arguments)
+            return Recipe(resolve(problem.features), (prepare_step(problem, target),), arguments)
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
+        arguments.head_splits = splits = head_splits(problem, config, work, setting.num_sms)
+        features = replace(resolve(problem.features), splits_heads=splits > 1)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
@@ -173,9 +173,10 @@ def _resizing(config: HopperBackwardKernelConfig, splits: int, setting: Setting)
         assert isinstance(other, BackwardProblem)
         if turns and heads_in_order(other, config.d_head) != config.group_heads:
             return None
-        if head_splits(other, config, setting.num_sms) != splits:
+        work = all_work(other)
+        if head_splits(other, config, work, setting.num_sms) != splits:
             return None
-        (part,) = all_work(other).parts
+        (part,) = work.parts
         columns = config.d_head if other.wanted.dq else 0
         rows = row_blocks(other)
         main = _grid(config, part, splits, setting)
@@ -218,6 +219,8 @@ def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
             from_registers_by_rows(config.dtype, config.B_r),
             both_shared(config.dtype, config.d_head, a_along_rows=False, b_along_width=True),
         )
+    if config.k_in_registers:
+        scores += "\n" + from_registers_by_rows(config.dtype, config.B_r)
     gradients = from_registers(config.dtype, config.d_head)
     if config.query_gradient in (QueryGradient.NONE, QueryGradient.WORKSPACE):
         return scores, gradients

@@ -26,6 +26,9 @@ from flash_attention.families.values import smallest_holding
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}
 # by d_head: of Q, with dO and the sums of dQ
+KEYS = 128  # of a tile that has a warpgroup for dQ
+ENOUGH_TILES = 264  # twice the multiprocessors of an H200
+MOST_HEADS = 64
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
 
@@ -70,7 +73,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         d_head,
         B_r=128 if d_head <= 64 and not problem.softcap else 64,  # slopes take registers
         B_c=64 if wide else 128,
-        stages=2,
+        stages=3 if d_head == 96 else 2,
         query_gradient=query_gradient,
         ds_stages=2 if problem.wanted.dq or wide else 0,
         derivative=derivative,
@@ -88,20 +91,29 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS and not problem.per_batch
+    short = problem.seq_k <= FEW_KEYS
     if problem.deterministic or short or (d_head <= 64 and not _is_uneven(problem)):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
 
 def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGradient) -> int:
-    """Return how many heads of k run side by side. Where dQ is added, the tile of a head of k goes
-    through all heads of q that share it, so that fewer of k are at work on as many rows of q."""
+    """Return how many heads of k run side by side."""
     if query_gradient is QueryGradient.ORDERED:
         return heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
-        return max(2, GROUP_HEADS // problem.heads_per_kv)
+        return _heads_of_enough_tiles(problem)
     return GROUP_HEADS
+
+
+def _heads_of_enough_tiles(problem: BackwardProblem) -> int:
+    """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
+    that the long ones of others leave. Without grouped heads all tiles are short enough."""
+    heads = GROUP_HEADS
+    if problem.heads_per_kv > 1:
+        while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
+            heads *= 2
+    return heads
 
 
 def heads_in_order(problem: BackwardProblem, d_head: int) -> int:

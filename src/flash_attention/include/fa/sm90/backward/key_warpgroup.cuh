@@ -4,6 +4,7 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
+#include <fa/sm90/backward/key_operand.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
@@ -35,7 +36,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
       dv_.zero();
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kVPart);  // V has arrived
-      if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>(mail());
+      k_.read();
       if (has_block())
         Config::Schedule::run(*this);
       else
@@ -67,9 +68,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   __device__ Pairs& p() { return p_; }
   __device__ Gradient& dk() { return dk_; }
   __device__ Gradient& dv() { return dv_; }
-  static __device__ typename KeyTile::RowOperand k() {
-    return rows_of(Smem::k(), Warpgroup).row_operand();
-  }
+  __device__ decltype(auto) k() const { return k_.operand(); }
   static __device__ typename KeyTile::RowOperand v() {
     return rows_of(Smem::v(), Warpgroup).row_operand();
   }
@@ -95,15 +94,11 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   template <int Stage>
   __device__ void wait_q() {
     Smem::q_pipeline().wait(Stage, parity_);
-    if (Config::Lengths::kPerBatch)
-      clear_queries<Config>(Smem::q(Stage), mail(), block_ * Config::kBR);
   }
   template <int Stage>
   __device__ void wait_d_o() {
     Smem::d_o_pipeline().wait(Stage, parity_);
     if (Stage + 1 == kStages) parity_ ^= 1;
-    if (Config::Lengths::kPerBatch)
-      clear_queries<Config>(Smem::d_o(Stage), mail(), block_ * Config::kBR);
   }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
@@ -194,6 +189,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   const TensorMaps& maps_;
   const BackwardKernelArgs& args_;
   QuerySide query_side_;
+  typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;
   int steps_, block_;

@@ -33,29 +33,6 @@ __device__ void clear_rows(Tile tile, int first, int end, int thread, int thread
   ptx::fence_proxy_async();  // the products see the zeros
 }
 
-// Clears this warpgroup's rows of K and V that hold no key.
-template <class Config, int Warpgroup>
-__device__ void clear_keys(Mailbox mail) {
-  using Smem = SharedMemory<Config>;
-  const int keys = mail.read(Word::kKLen) - mail.read(Word::kKeyFirst);
-  constexpr int kFirst = Warpgroup * kWarpgroupRows, kEnd = kFirst + kWarpgroupRows;
-  if (keys >= kEnd) return;
-  const int thread = threadIdx.x % kWarpgroupSize;
-  clear_rows(Smem::k(), max(keys, kFirst), kEnd, thread, kWarpgroupSize);
-  clear_rows(Smem::v(), max(keys, kFirst), kEnd, thread, kWarpgroupSize);
-  sync_warpgroup(Warpgroup);  // all four warps have stored their zeros
-}
-
-// Clears the rows of a block of Q or dO that hold no query, with all key warpgroups.
-template <class Config>
-__device__ void clear_queries(typename Shape<Config>::QueryTile tile, Mailbox mail, int first_row) {
-  const int queries = mail.read(Word::kQLen) - first_row;
-  if (queries >= Config::kBR) return;
-  clear_rows(tile, queries, Config::kBR, threadIdx.x - kWarpgroupSize,
-             Shape<Config>::kKeyWarpgroups * kWarpgroupSize);
-  sync_key_warpgroups<Config>();  // all of them have stored their zeros
-}
-
 // Rows `first` to `first` + 15 of the tile, times `scale` in 16 bits.
 template <class DType, class Rows, class Tile>
 __device__ void stage_rows(const Rows& rows, float scale, Tile tile, int first) {
