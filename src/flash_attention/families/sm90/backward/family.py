@@ -38,7 +38,7 @@ from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resi
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
 from flash_attention.families.sm90.backward.head_splits import head_splits
-from flash_attention.families.sm90.backward.heuristic import heads_in_order, heuristic, why_not
+from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, all_work, split_work
 from flash_attention.families.sm90.backward.queries import query_step
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
@@ -144,7 +144,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
             tiles=sum(_num_tiles(config, part, splits) for part in work.parts),
-            resize=_resizing(config, splits, setting) if own else None,
+            resize=_resizing(config, problem, splits, setting) if own else None,
         )
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperBackwardKernelConfig | str:
@@ -165,13 +165,17 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
 
 
-def _resizing(config: HopperBackwardKernelConfig, splits: int, setting: Setting) -> Resize:
-    """Return what resizes the recipe of a config that stores no dS."""
+def _resizing(
+    config: HopperBackwardKernelConfig, problem: BackwardProblem, splits: int, setting: Setting
+) -> Resize:
+    """Return what resizes the recipe of a config that stores no dS. The heuristic's choice stays
+    its choice."""
     turns = config.orders_dq
+    chosen = chooses(config, problem)
 
     def resize(other: Problem) -> Resized | None:
         assert isinstance(other, BackwardProblem)
-        if turns and heads_in_order(other, config.d_head) != config.group_heads:
+        if chosen and not chooses(config, other):
             return None
         work = all_work(other)
         if head_splits(other, config, work, setting.num_sms) != splits:

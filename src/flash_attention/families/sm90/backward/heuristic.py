@@ -23,6 +23,7 @@ from flash_attention.families.sm90.backward.slots import (
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
+K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}
 # by d_head: of Q, with dO and the sums of dQ
@@ -80,6 +81,15 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         schedule=schedule,
         tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
         group_heads=_group_heads(problem, d_head, query_gradient),
+        k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP and d_head in K_IN_REGISTERS,
+    )
+
+
+def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> bool:
+    """Whether the heuristic chooses what depends on lengths as a config has it."""
+    query_gradient = _query_gradient(problem, config.d_head)
+    return config.query_gradient is query_gradient and config.group_heads == _group_heads(
+        problem, config.d_head, query_gradient
     )
 
 
@@ -92,7 +102,11 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
     short = problem.seq_k <= FEW_KEYS
-    if problem.deterministic or short or (d_head <= 64 and not _is_uneven(problem)):
+    if (
+        problem.deterministic
+        or (short and d_head > 32)
+        or (d_head == 64 and not _is_uneven(problem))
+    ):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 

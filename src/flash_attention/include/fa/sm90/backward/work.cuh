@@ -67,13 +67,16 @@ __device__ int num_tiles(const BackwardKernelArgs& args) {
   return num_key_blocks<Config>(args) * args.part_heads * args.head_splits;
 }
 
-// The blocks of `group` heads, or splits of heads, side by side, then those of the next group.
+// The blocks of up to `group` heads, or splits of heads, side by side, then those of the next group. Groups are
+// as large as each other, because a small one at the end would leave multiprocessors idle.
 struct BlockOfHead {
   int block, head;
 };
-__device__ inline BlockOfHead block_in_group(int index, int blocks, int all_heads, int group) {
+__device__ inline BlockOfHead block_in_group(int index, int blocks, int all_heads, int most) {
+  const int groups = (all_heads + most - 1) / most;
+  const int group = (all_heads + groups - 1) / groups;
   const int first_head = index / (blocks * group) * group;
-  const int heads = min(group, all_heads - first_head);  // the last group may be smaller
+  const int heads = min(group, all_heads - first_head);
   const int in_group = index - first_head * blocks;
   return {in_group / heads, first_head + in_group % heads};
 }
