@@ -101,12 +101,8 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS
-    if (
-        problem.deterministic
-        or (short and d_head > 32)
-        or (d_head == 64 and not _is_uneven(problem))
-    ):
+    short = problem.seq_k <= FEW_KEYS and d_head > 32
+    if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
