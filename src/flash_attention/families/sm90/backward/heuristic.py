@@ -102,7 +102,7 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
     short = problem.seq_k <= FEW_KEYS and d_head > 32
-    if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
+    if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
