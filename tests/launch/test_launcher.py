@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -144,6 +145,17 @@ def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(g
     for seen in (main, combine):
         assert seen.arguments.lse_partial - seen.arguments.o_partial == sizes["o_partial"]
     assert main.arguments.o_partial == combine.arguments.o_partial
+
+
+@pytest.mark.usefixtures("two_launches")
+def test_scratch_memory_is_divided_in_the_order_of_a_recipe(gpus: Gpus) -> None:
+    plan, call = split_call()
+    sizes = dict(reversed(plan.recipe.scratch.items()))
+    launcher = Launcher(replace(plan.recipe, scratch=sizes), 0)
+    launcher.load()
+    launcher.launch(plan.bind(call))
+    for seen in gpus.launches:
+        assert seen.arguments.o_partial - seen.arguments.lse_partial == sizes["lse_partial"]
 
 
 @pytest.mark.usefixtures("two_launches")

@@ -141,7 +141,8 @@ class _Scratch:
     ) -> None:
         self._index = device_index
         # In the arguments no other addresses are between those of scratch memory.
-        self._offset, pattern = _pattern_of(arguments, tuple(sizes))
+        self._names = sorted(sizes, key=lambda name: int(getattr(arguments, name).offset))
+        self._offset, pattern = _pattern_of(arguments, self._names)
         self._pack = struct.Struct(pattern).pack_into
         self._may_be_kept = may_be_kept
         self._device = torch.device("cpu" if device_index == CPU else f"cuda:{device_index}")
@@ -150,7 +151,8 @@ class _Scratch:
     def _set(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
         self.size = sum(sizes.values())
-        self._starts = tuple(accumulate(sizes.values(), initial=0))[:-1]
+        starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        self._starts = tuple([starts[name] for name in self._names])
 
     def resized(self, sizes: Mapping[str, int]) -> _Scratch:
         """Return memory of other sizes for the same kernels."""
