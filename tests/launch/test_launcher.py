@@ -150,7 +150,7 @@ def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(g
 @pytest.mark.usefixtures("two_launches")
 def test_scratch_memory_is_divided_in_the_order_of_a_recipe(gpus: Gpus) -> None:
     plan, call = split_call()
-    sizes = dict(reversed(plan.recipe.scratch.items()))
+    sizes = dict(reversed([*plan.recipe.scratch.items()]))
     launcher = Launcher(replace(plan.recipe, scratch=sizes), 0)
     launcher.load()
     launcher.launch(plan.bind(call))
