@@ -25,7 +25,7 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
 @pytest.mark.parametrize(
     ("kernel", "change", "rule", "said"),
     [
-        (BASE, {"d_head": 96}, "d_head", "d_head=96: use one of 64, 128, 256"),
+        (BASE, {"d_head": 80}, "d_head", "d_head=80: use one of 32, 64, 96, 128, 160, 192, 256"),
         (
             BASE,
             {"derivative": True},
@@ -65,7 +65,8 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             {"B_r": 128},
             "registers",
             "the accumulators, P and dS need about 312 registers a thread, a thread of a key"
-            " warpgroup has 240: use a smaller B_r, or another derivative than EXACT",
+            " warpgroup has 240: use a smaller B_r, another derivative than EXACT, or"
+            " k_in_registers=False",
         ),
         (
             BASE,
@@ -88,8 +89,8 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             {"schedule": Schedule.IN_PLACE},
             "split",
             "d_head=256 and B_c=64 with schedule=Schedule.IN_PLACE, whose warpgroups have the keys"
-            " of a tile of 128 and their dK and dV: use schedule=Schedule.SPLIT for d_head 256 and"
-            " B_c 64",
+            " of a tile of 128 and their dK and dV: use schedule=Schedule.SPLIT for d_head over 128"
+            " and B_c 64",
         ),
         (
             WIDE,
