@@ -57,8 +57,8 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             BASE,
             {"d_head": 64},
             "shared_query_gradient",
-            "query_gradient=QueryGradient.ATOMIC gives each key warpgroup 64 queries and columns of"
-            " dQ, and B_r=64 and d_head=64 have enough for one: use B_r=128",
+            "query_gradient=QueryGradient.ATOMIC gives each key warpgroup 64 queries and 64 columns"
+            " of dQ, and B_r=64 and d_head=64 have enough for one: use B_r=128",
         ),
         (
             BASE,
@@ -97,7 +97,7 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             {"query_gradient": QueryGradient.STAGED},
             "split",
             "query_gradient=QueryGradient.STAGED with schedule=Schedule.SPLIT: use"
-            " QueryGradient.NONE or QueryGradient.WORKSPACE, or another schedule for d_head 64 and"
+            " QueryGradient.NONE or QueryGradient.WORKSPACE, or another schedule for d_head up to"
             " 128",
         ),
     ],
