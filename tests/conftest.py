@@ -48,7 +48,7 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = {m for m in ("mutations", "exhaustive") if m not in config.option.markexpr}
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not config.option.collectonly:
         left_out.add("gpu")
     dropped = [item for item in items if any(map(item.get_closest_marker, left_out))]
     config.hook.pytest_deselected(items=dropped)
@@ -62,6 +62,12 @@ def _turn(item: pytest.Item) -> int:
     if "kernels" in item.path.parts:
         return 0
     return 1 if "/".join(item.path.parts[-2:]) in LONG else 2
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = {arch for marker in item.iter_markers("gpu") for arch in marker.args}
+    if needed and "sm_{}{}".format(*torch.cuda.get_device_capability()) not in needed:
+        pytest.skip(f"needs a GPU of {' or '.join(needed)}")
 
 
 def pytest_collection_finish() -> None:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from flash_attention.compat import transformers
-from tests.compat.test_transformers_bf16 import DEVICES, ERROR_FACTOR, assert_as_near
+from tests.compat.test_transformers_bf16 import ERROR_FACTOR, assert_as_near
 from tests.compat.tiny_models import ENCODERS, GPT2, IDS, LEFT, MODELS, WITHOUT_SINKS, twins
+from tests.devices import HOPPER_DEVICES
 
 attention_forward: Any = transformers.attention_forward
 BF16 = torch.bfloat16
@@ -40,7 +41,7 @@ def passed(
     return result.logits[real.to(device)].detach(), gradients
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, {}) for name in NAMES]

@@ -21,6 +21,7 @@ from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.reference.oracle import oracle, oracle_lse
 from flash_attention_workbench.debug import Inspection
+from tests.devices import DEVICES
 from tests.emulator.edits import Edit, plant
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 OVERLAP = get_ladder(DType.FP16, 64, 2)[21].config
 SEQ = 128
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def inspect(
