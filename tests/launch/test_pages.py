@@ -17,7 +17,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import FAR, in_pages, shuffled_table
 from tests.devices import ran
-from tests.gate import EXHAUSTIVE
+from tests.gate import EXHAUSTIVE, in_turn
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -79,8 +79,9 @@ def test_kernels_read_pages_of_any_size(
     check(Plan(call, arch=ARCHES.get(arch)), call, dense)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("schedule", ["depth-first", "random"])
+@pytest.mark.parametrize(
+    ("arch", "schedule"), in_turn(["sm_80", "sm_90"], ["depth-first", "random"])
+)
 def test_small_pages_are_right_in_every_order(schedule: str, arch: str) -> None:
     call, dense = calls(1, 70, 64, causal=True)
     check(Plan(call, arch=ARCHES[arch]), call, dense, Settings(schedule, 3))

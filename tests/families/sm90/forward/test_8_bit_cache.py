@@ -25,7 +25,7 @@ from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
 from tests.devices import on_devices, ran
 from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
-from tests.gate import in_turn, one_in
+from tests.gate import one_in
 
 ONE = torch.ones(1)
 EVERY_ORDER = [
@@ -59,13 +59,14 @@ def computed(call: Call, schedule: str = "lockstep") -> tuple[Tensor, Tensor | N
 
 
 @pytest.mark.parametrize(("name", "device"), on_devices(one_in(3, CASES), LARGE))
-def test_the_output_and_its_lse_are_right(name: str, device: str) -> None:
+def test_the_output_and_its_lse_are_right(name: str, device: str, schedule: str) -> None:
     call = (CASES | LARGE)[name].call(device)
-    assert_right(call, *computed(call))
+    assert_right(call, *computed(call, schedule))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("name", "schedule"), in_turn(EVERY_ORDER, [s for s in SCHEDULES if s != "lockstep"])
+    ("name", "schedule"), product(EVERY_ORDER, [s for s in SCHEDULES if s != "lockstep"])
 )
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     call = CASES[name].call()

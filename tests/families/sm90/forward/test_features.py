@@ -26,7 +26,7 @@ from flash_attention.launch.emulate import emulate
 from flash_attention.launch.plan import Plan
 from tests.devices import of_dtypes, ran
 from tests.feature_cases import CASES, Case, emulated, selected
-from tests.gate import third_of_features
+from tests.gate import in_turn, third_of_features
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -251,9 +251,12 @@ def test_a_kernel_is_right_and_repeats_itself(case: Case, dtype: torch.dtype, de
         assert torch.equal(ran(plan, call)[0][:rows], out[:rows])
 
 
-@pytest.mark.parametrize("schedule", ["depth-first", "random"])
 @pytest.mark.parametrize(
-    "name", ["packed, causal, with sinks", "packed queries of a cache, everything at once"]
+    ("name", "schedule"),
+    in_turn(
+        ["packed, causal, with sinks", "packed queries of a cache, everything at once"],
+        ["depth-first", "random"],
+    ),
 )
 def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> None:
     (case,) = (case for case in CASES if case.name == name)

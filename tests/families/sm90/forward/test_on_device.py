@@ -26,7 +26,6 @@ from ptx_emulator.report.mends import DEADLOCK
 from tests.devices import on_devices, ran
 from tests.emulator.edits import Edit
 from tests.families.sm90.planted import kinds_caught
-from tests.gate import in_turn
 from tests.serving_steps import Step, assert_right, random_step
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -78,9 +77,9 @@ def test_steps_are_right(name: str, device: str, schedule: str) -> None:
     assert_computed_right(STEPS[name].call(device), schedule)
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"), in_turn(["no queries, no keys", "a chunk"], SCHEDULES)
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["no queries, no keys", "a chunk"])
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     assert_computed_right(STEPS[name].call(), schedule)
 

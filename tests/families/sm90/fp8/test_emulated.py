@@ -38,12 +38,13 @@ def computed(
 
 
 @pytest.mark.parametrize(("name", "device"), on_devices(one_in(3, CASES, 1)))
-def test_the_output_and_its_lse_are_right(name: str, device: str) -> None:
+def test_the_output_and_its_lse_are_right(name: str, device: str, schedule: str) -> None:
     config, case = CASES[name]
     call = case.call(config.d_head, device)
-    assert_right(call, *computed(config, call), most_rms(config))
+    assert_right(call, *computed(config, call, schedule), most_rms(config))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [

@@ -46,6 +46,7 @@ def test_packed_sequences_are_right(name: str, device: str) -> None:
     assert_right(call, *ran(plan, call, Settings(SCHEDULES[len(name) % len(SCHEDULES)])))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
     call = BOTH.call()

@@ -110,6 +110,7 @@ def test_paged_caches_are_right(name: str, device: str) -> None:
     assert_right(call, *ran(plan, call, Settings(SCHEDULES[len(name) % len(SCHEDULES)])))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
     assert_computed_right(CASES["pages of 16"].call(), schedule)

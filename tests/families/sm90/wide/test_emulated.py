@@ -26,7 +26,7 @@ from tests.families.sm90.wide.cases import (
     stream_k,
 )
 from tests.feature_cases import Case, emulated
-from tests.gate import in_turn, one_in
+from tests.gate import one_in
 
 ORDERS = [
     (schedule, seed)
@@ -43,10 +43,10 @@ def name_of(case: Case | DecodeCase) -> str:
 
 
 @pytest.mark.parametrize(("case", "device"), on_devices(one_in(5, CASES, id_of=name_of)))
-def test_the_output_and_its_lse_are_right(case: Case, device: str) -> None:
+def test_the_output_and_its_lse_are_right(case: Case, device: str, schedule: str) -> None:
     made = case.make(device)
     call = made.call(return_lse=True)
-    made.assert_right(*ran(Plan(call, holding(case)), call))
+    made.assert_right(*ran(Plan(call, holding(case)), call, Settings(schedule)))
 
 
 LONG = [
@@ -86,18 +86,18 @@ def test_heads_up_to_512_choose_these_kernels_and_are_right(
 
 
 @pytest.mark.parametrize(("short", "device"), on_devices(one_in(5, DECODE_CASES, 1, id_of=name_of)))
-def test_keys_in_splits_are_right(short: DecodeCase, device: str) -> None:
+def test_keys_in_splits_are_right(short: DecodeCase, device: str, schedule: str) -> None:
     made = short.make(device)
     call = short.call(made)._replace(return_lse=True)
-    made.assert_right(*ran(Plan(call, holding(short.case)), call))
+    made.assert_right(*ran(Plan(call, holding(short.case)), call, Settings(schedule)))
 
 
 @pytest.mark.parametrize(("ctas", "device"), on_devices([1, 3, 50], [132]))
-def test_stream_k_splits_are_right(ctas: int, device: str) -> None:
+def test_stream_k_splits_are_right(ctas: int, device: str, schedule: str) -> None:
     long = replace(FOUR_HEADS, seq_k=3000)
     made = FOUR_HEADS.make() if device == "cpu" else sharp(long.make(device))
     call = made.call(return_lse=True)
-    made.assert_right(*ran(stream_k(call, NARROW, ctas), call))
+    made.assert_right(*ran(stream_k(call, NARROW, ctas), call, Settings(schedule)))
 
 
 @pytest.mark.parametrize("config", [NARROW, EVERY_BLOCK], ids=str)
@@ -122,14 +122,16 @@ IN_ORDERS = (
 )
 
 
-@pytest.mark.parametrize(("name", "order"), in_turn(IN_ORDERS, ORDERS))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "order"), product(IN_ORDERS, ORDERS))
 def test_they_are_right_in_every_order_of_warps(name: str, order: tuple[str, int]) -> None:
     made = BY_NAME[name].make()
     call = made.call(return_lse=True)
     made.assert_right(*ran(Plan(call, NARROW), call, Settings(*order)))
 
 
-@pytest.mark.parametrize(("ctas", "order"), in_turn([0, 3], ORDERS))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("ctas", "order"), product([0, 3], ORDERS))
 def test_short_queries_are_right_in_every_order(ctas: int, order: tuple[str, int]) -> None:
     made = sharp(FOUR_HEADS.make())
     call = made.call(return_lse=True, split_keys=None if ctas else 128)
