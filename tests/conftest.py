@@ -20,6 +20,7 @@ settings.register_profile("house", deadline=None)  # a busy machine is no failur
 LONG = {
     "backward/test_emulated.py",
     "commands/test_build.py",
+    "commands/test_interrupt.py",
     "distributed/test_attention.py",
     "emulator/test_backward_sm80.py",
     "emulator/test_hopper_shapes.py",
@@ -28,9 +29,16 @@ LONG = {
     "forward/test_on_device.py",
     "fp8/test_pages.py",
     "launch/test_decode.py",
+    "native/test_build.py",
+    "native/test_same.py",
     "render/test_documents.py",
     "tests/test_random_gradients.py",
     "tests/test_random_problems.py",
+    "tests/test_sdist.py",
+    "tests/test_warm_up.py",
+    "tune/test_run.py",
+    "wide/test_emulated.py",
+    "workbench/test_start.py",
 }
 """The files that take longest, by the end of their paths."""
 
