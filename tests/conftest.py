@@ -103,6 +103,7 @@ def _forget_kernels() -> Iterator[None]:
                 value.cache_clear()
     if forgotten:
         gc.collect()
+        gc.freeze()  # modules that the file has loaded stay as well
         with suppress(OSError, AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
 
