@@ -75,7 +75,7 @@ MUTATIONS = [
         "dQ is not scaled alike",
         "numbers",
         9,
-        Edit("backward/convert.cuh", " * args.softmax_scale"),
+        Edit(CONVERT, "args.d_qk, args.softmax_scale", "args.d_qk, 1.f"),
     ),
     Mutation("dK is not scaled", "numbers", 9, Edit(BLOCK, "scope_.args().softmax_scale", "1.f")),
     Mutation("delta is left out", "numbers", 9, Edit(BLOCK, " - delta.of(i, e)")),
