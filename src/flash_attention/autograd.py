@@ -82,7 +82,7 @@ def compute_recorded(
     q, k, v, _, sinks = call[:5]
     if is_transformed():
         apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
-        out, lse = apply(q, k, v, *call[4:8], call[9:], config, validate, backward)
+        out, lse = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
         return (out, lse) if call.return_lse else out
     if getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
@@ -102,9 +102,9 @@ class _Recorded(Function):
             found = compute(call.with_lse(), config, validate)
         else:
             found = plan.run(call, validate)
-        ctx.save_for_backward(q, k, v, *found, *(() if _has_no_extras(call) else call[4:8]))
+        ctx.save_for_backward(q, k, v, *found, *(() if _has_no_extras(call) else call[4:9]))
         ctx.set_materialize_grads(False)
-        ctx.options, ctx.backward_options = call[9:], backward
+        ctx.options, ctx.backward_options = call[10:], backward
         return found if call.return_lse else found[0]
 
     @staticmethod
@@ -121,9 +121,9 @@ _record: Callable[..., Outputs] = super(Function, _Recorded).apply
 
 
 def _has_no_extras(call: Call) -> bool:
-    """Whether a call without pages has neither sinks nor lengths, as most calls."""
-    sinks, cu_seqlens_q, cu_seqlens_k, seqused_k = call[4:8]
-    return sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is None
+    """Whether a call without pages has no sinks, lengths or dropout, as most calls."""
+    sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state = call[4:9]
+    return sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is rng_state is None
 
 
 class _Traced(Function):
@@ -140,22 +140,23 @@ class _Traced(Function):
         cu_seqlens_q: Tensor | None,
         cu_seqlens_k: Tensor | None,
         seqused_k: Tensor | None,
+        rng_state: Tensor | None,
         options: tuple[Any, ...],
         config: GivenConfig | None,
         validate: bool,
         backward: BackwardOptions,
     ) -> Any:
-        lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
+        others = (cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state)
         with_lse = (*options[:-1], True)
-        call = Call(q, k, v, None, sinks, *lengths, None, *with_lse)
+        call = Call(q, k, v, None, sinks, *others, None, *with_lse)
         if ops.is_traced(q, k, v) or is_transformed():
             return ops.traced(call, config, validate, backward)
         return compute(call, config, validate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        options = inputs[7]
-        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:7])
+        options = inputs[8]
+        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.backward_options = options, inputs[-1]
         if not options[-1]:  # return_lse
@@ -163,7 +164,7 @@ class _Traced(Function):
 
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> Any:
-        return *_differentiated(ctx, do, dlse), *(None,) * 7
+        return *_differentiated(ctx, do, dlse), *(None,) * 8
 
 
 class _Attention(_Traced):
@@ -221,8 +222,10 @@ def _gradients(
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    rng_state: Tensor | None = None,
 ) -> Gradients:
-    call = Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, None, *options)
+    others = (cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state)
+    call = Call(q, k, v, out, sinks, *others, None, *options)
     config, deterministic = backward
     if do is None:
         do = torch.zeros_like(out)

@@ -55,7 +55,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self._structure: Any = type(recipe.arguments)
         self._template = bytes(recipe.arguments)
         self._has_extras = bool(given)
-        self._factors = tuple(name for name in given if name in DESCALES)
+        self._others = tuple(name for name in given if name in ("rng_state", *DESCALES))
         self._alignment = alignment
 
     def _new_arguments(self) -> Any:
@@ -75,7 +75,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
             0 if c is None else c.data_ptr(),
             0 if d is None else d.data_ptr(),
         )
-        for name in self._factors:
+        for name in self._others:
             setattr(arguments, name, getattr(call, name).data_ptr())
 
     @abstractmethod
@@ -161,7 +161,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         if arguments.sized is not sized:
             arguments.put_lengths(sized.problem)
             arguments.sized = sized
-        table = call[8]
+        table = call[9]
         pack_forward(
             arguments,
             FORWARD_ADDRESS,

@@ -29,6 +29,9 @@ struct BackwardKernelArgs : CallArgs {
   int total_q, total_k;  // rows of packed tensors, else zero
   // A part of the work, where parts share `ds`: some heads of k of all sequences, some of their keys.
   int part_head, part_heads, part_key, part_keys;
+  const i64* rng_state;  // {seed, offset} of dropout; null if there is none
+  u32 dropout_addend, dropout_either;
+  float dropout_scale;  // of the weights that are kept
 };
 
 }  // namespace fa

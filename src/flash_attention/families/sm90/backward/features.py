@@ -20,4 +20,5 @@ def resolve(features: Features) -> Features:
 def feature_bindings(features: Features) -> tuple[Binding, ...]:
     """Return the C++ types that the features bind."""
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
-    return (*score_bindings(features), slopes)
+    dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
+    return (*score_bindings(features), slopes, dropping)

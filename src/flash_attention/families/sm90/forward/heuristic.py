@@ -121,7 +121,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             finish |= {"own_output": True, "wide_panels": False}
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
-        three = d_head <= 80 and not ((causal and short) or problem.per_batch)
+        three = d_head <= 80 and not ((causal and short) or problem.per_batch or problem.dropout_p)
         consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
