@@ -15,7 +15,7 @@ DIMS = ("batch", "heads", "seq_q", "seq_k")
 
 
 def dropout_mask(rng_state: Tensor, dropout_p: float, shape: tuple[int, int, int, int]) -> Tensor:
-    """Return which attention weights a call keeps, with the `rng_state` and `dropout_p` that it got.
+    """Return which weights of the softmax `attention` keeps, with its `rng_state` and `dropout_p`.
 
     The mask is computed with torch from its definition: a weight's fate depends on rng_state, the
     sequence, the head, the query and the key, and on nothing else. All kernels agree with it.

@@ -265,6 +265,7 @@ INSTEAD = {
     " and cu_seqlens_k",
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
+    "dropout_p": "this function has no dropout; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",
 }

@@ -14,7 +14,7 @@ def dtype_binding(dtype: DType) -> Variant:
 
 
 def score_bindings(features: Features, lengths: str | None = None) -> tuple[Binding, ...]:
-    """Bind the mask, the score, dropout and the lengths, for which a family may have a type of its own."""
+    """Bind the mask, the score, dropout, and the lengths, for which a family may have a type."""
     lengths = lengths or ("PerBatch" if features.per_batch else "Same")
     return (
         Variant("Mask", "attn/mask", features.mask.value),

@@ -3,8 +3,8 @@
 
 S = Q (scale K)^T, P = exp(S - lse), dP = dO V^T and dS = P (dP - delta), where delta is the sum of
 dO O in a row, less the gradient of its lse. Then dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q.
-Dropout applies to the P of dV, and to dP. The derivative of a softcap is a factor of dS. Of each matrix of scores only a bounded number of
-elements is stored at a time.
+Dropout applies to the P of dV, and to dP. The derivative of a softcap is a factor of dS. Of each
+matrix of scores only a bounded number of elements is stored at a time.
 """
 
 from __future__ import annotations
