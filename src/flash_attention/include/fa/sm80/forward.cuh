@@ -204,7 +204,7 @@ class Block {
   }
 
   const Scope scope_;
-  typename Config::Dropout dropout_;
+  [[no_unique_address]] typename Config::Dropout dropout_;
   const u32 q_tile_, k_tile_, v_tile_;
   const Cursor<QTile> q_lane_;
   const Cursor<KVTile> k_lane_, v_lane_;
