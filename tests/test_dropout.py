@@ -61,12 +61,14 @@ def test_the_places_of_packed_sequences_are_those_in_their_own() -> None:
         torch.cat([one[:n] for one, n in zip(t, lengths, strict=True)])
         for t, lengths in ((q, lengths_q), (k, lengths_k), (v, lengths_k))
     ]
-    bounds = {"cu_seqlens_q": cu_seqlens(lengths_q), "cu_seqlens_k": cu_seqlens(lengths_k)}
-    options: dict[str, Any] = {"dropout_p": P, "rng_state": STATE}
+    options: dict[str, Any] = {
+        "cu_seqlens_q": cu_seqlens(lengths_q),
+        "cu_seqlens_k": cu_seqlens(lengths_k),
+        "max_seqlen_q": max(lengths_q),
+        "max_seqlen_k": max(lengths_k),
+    }
     q_all, k_all, v_all = packed
-    out = attention(
-        *(q_all, k_all, v_all), **bounds, max_seqlen_q=37, max_seqlen_k=53, **options
-    ).split(lengths_q)
+    out = attention(q_all, k_all, v_all, dropout_p=P, rng_state=STATE, **options).split(lengths_q)
     mask = dropout_mask(STATE, P, (2, 4, 37, 53))
     for i, (n, m) in enumerate(zip(lengths_q, lengths_k, strict=True)):
         one = (q[i : i + 1, :n], k[i : i + 1, :m], v[i : i + 1, :m])
@@ -161,7 +163,11 @@ def test_the_operators_take_the_state() -> None:
 
 def test_torch_func_differentiates_dropout() -> None:
     q, k, v = tensors()
-    _, pull = torch.func.vjp(lambda q: attention(q, k, v, dropout_p=P, rng_state=STATE), q.detach())
+
+    def of_q(q: Tensor) -> Tensor:
+        return attention(q, k, v, dropout_p=P, rng_state=STATE)
+
+    pull = torch.func.vjp(of_q, q.detach())[1]
     do = torch.ones(q.shape, dtype=q.dtype)
     out = attention(q, k, v, dropout_p=P, rng_state=STATE)
     torch.testing.assert_close(pull(do)[0], torch.autograd.grad(out, q, do)[0])

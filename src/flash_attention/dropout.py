@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from flash_attention.reference.dropout import kept_weights
 DIMS = ("batch", "heads", "seq_q", "seq_k")
 
 
-def dropout_mask(rng_state: Tensor, dropout_p: float, shape: tuple[int, int, int, int]) -> Tensor:
+def dropout_mask(rng_state: Tensor, dropout_p: float, shape: Sequence[int]) -> Tensor:
     """Return which weights of the softmax `attention` keeps, with its `rng_state` and `dropout_p`.
 
     The mask is computed with torch from its definition: a weight's fate depends on rng_state, the
@@ -40,7 +42,7 @@ def dropout_mask(rng_state: Tensor, dropout_p: float, shape: tuple[int, int, int
     if len(shape) != len(DIMS) or not all(isinstance(n, int) and n >= 0 for n in shape):
         raise UnsupportedError(f"shape is {shown(shape)}; pass {shown(DIMS)}")
     batch, heads, seq_q, seq_k = shape
-    kept = torch.empty(shape, dtype=torch.bool, device=rng_state.device)
+    kept = torch.empty(tuple(shape), dtype=torch.bool, device=rng_state.device)
     for i in range(batch):
         for h in range(heads):
             of = range(i * heads + h, i * heads + h + 1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from flash_attention import attention, dropout_mask
+from flash_attention import attention
 from flash_attention.compat import sdpa
 from flash_attention.compat.sdpa import (
     BACKEND,
@@ -168,23 +168,6 @@ def test_gradients_are_those_of_torch(is_causal: bool) -> None:
         strict=True,
     ):
         close(mine, of_torch)
-
-
-def test_dropout_is_routed_in_training_too() -> None:
-    q, k, v = (t.requires_grad_() for t in tensors())
-    torch.manual_seed(3)
-    state = torch.randint((1 << 63) - 1, (2,))
-    kept = dropout_mask(state, 0.5, (*q.shape[:3], k.shape[2]))
-    weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) * kept * 2
-    wanted = torch.autograd.grad((weights @ v).square().sum(), (q, k, v))
-    torch.manual_seed(3)
-    with route_sdpa() as routed:
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
-    for mine, of_mask in zip(
-        torch.autograd.grad(out.square().sum(), (q, k, v)), wanted, strict=True
-    ):
-        close(mine, of_mask)
-    assert (routed.here, routed.to_torch.total()) == (1, 0)
 
 
 def test_blocks_nest_and_the_innermost_decides() -> None:

@@ -30,7 +30,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import plan_for
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradients import evaluate_gradients
-from tests.backward_cases import backward_of, emulated_backward
+from tests.backward_cases import assert_right, backward_of, emulated_backward
 from tests.feature_cases import Case, MadeCase, selected
 from tests.gate import EXHAUSTIVE
 
@@ -38,18 +38,16 @@ ALIKE = 0.02  # a softmax scale that leaves the weights of a row alike
 MOST = 0.01  # of the largest number, an error of results whose weights are rounded to 16 bits
 
 
-def case(name: str, *lengths: Any, **options: Any) -> Case:
-    return Case(name, *lengths, softmax_scale=ALIKE, **options)
+def alike(case: Case) -> Case:
+    return replace(case, softmax_scale=ALIKE)
 
 
-CAUSAL = case("causal", 150, 200, causal=True, dropout_p=0.3)
-PACKED = case("packed", (40, 0, 90), (70, 10, 50), causal=True, dropout_p=0.7)
-WINDOW = case(
-    *("window, softcap and sinks", 100, 130), batch=2, window=(60, 5), softcap=5.0, sinks=True
-)
-WINDOW = replace(WINDOW, dropout_p=0.15)
-EXACT = case("no predicates", 128, 128, 128, 128, 2, 2, dropout_p=0.5)
-WIDE = case("d 256", 100, 90, 256, 256, 2, 1, dropout_p=0.4)
+CAUSAL = alike(Case("causal", 150, 200, causal=True, dropout_p=0.3))
+PACKED = alike(Case("packed", (40, 0, 90), (70, 10, 50), causal=True, dropout_p=0.7))
+WINDOW = alike(Case("a window", 100, 130, batch=2, window=(60, 5), sinks=True, dropout_p=0.15))
+WINDOW = replace(WINDOW, name="window, softcap and sinks", softcap=5.0)
+EXACT = alike(Case("no predicates", 128, 128, 128, 128, 2, 2, dropout_p=0.5))
+WIDE = alike(Case("d 256", 100, 90, 256, 256, 2, 1, dropout_p=0.4))
 DETERMINISTIC = replace(CAUSAL, name="deterministic")
 
 
@@ -77,7 +75,7 @@ def assert_right_gradients(call: BackwardCall, gradients: tuple[Tensor | None, .
             near(mine, other)
 
 
-FORWARD = [
+FORWARD: list[tuple[str, Case, Any]] = [
     ("sm_90", CAUSAL, ()),
     ("sm_90", PACKED, EXHAUSTIVE),
     ("sm_90", WINDOW, ()),
@@ -108,7 +106,7 @@ def hopper(d_head: int, **fields: Any) -> HopperBackwardKernelConfig:
 
 
 SERIAL: dict[str, Any] = {"schedule": Schedule.SERIAL, "derivative": Derivative.EXACT, "B_r": 64}
-BACKWARD = [
+BACKWARD: list[tuple[str, Case, dict[str, Any] | None, Any]] = [
     ("sm_90", CAUSAL, None, ()),
     ("sm_90", replace(CAUSAL, name="in place", d_qk=128, d_v=128), {}, ()),
     ("sm_90", replace(CAUSAL, name="serial, exact"), SERIAL, EXHAUSTIVE),
@@ -171,7 +169,7 @@ def test_kernels_without_dropout_refuse_it() -> None:
     refused("that split keys .* have no dropout", one_each, CAUSAL.make(), seqused_k=used)
     pages = torch.zeros(4, 64, 2, 64, dtype=torch.bfloat16)
     table = torch.zeros(1, 4, dtype=torch.int32)
-    paged = {"k": pages, "v": pages, "block_table": table, "seqused_k": used}
+    paged: dict[str, Any] = {"k": pages, "v": pages, "block_table": table, "seqused_k": used}
     q = CAUSAL.make()
     with pytest.raises(UnsupportedError, match=r"no dropout with block_table; pass 0\.0"):
         plan_for(q.call()._replace(**paged), config)
@@ -203,10 +201,11 @@ def test_both_passes_on_a_gpu_are_right(asked: Case, arch: str, dtype: torch.dty
     for deterministic in (False, True):
         call = backward_of(made, Wanted(dsinks=asked.sinks), deterministic=deterministic)
         backward = Plan(call, arch=ARCHES[arch]).config
-        alike = call._replace(call=call.call._replace(softmax_scale=ALIKE))
-        exact, exact_lse = evaluate(alike.call, torch.float64, lse=True)
-        alike = alike._replace(call=alike.call._replace(out=exact.to(dtype)), lse=exact_lse.float())
-        assert_right_gradients(alike, plan_for(alike, backward).run(alike))
+        assert_right(plan_for(call, backward).run(call), call)
+        even = backward_of(
+            alike(asked).make("cuda", dtype), call.wanted, deterministic=deterministic
+        )
+        assert_right_gradients(even, plan_for(even, backward).run(even))
 
 
 @pytest.mark.gpu

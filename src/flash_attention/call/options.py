@@ -79,7 +79,7 @@ def check_softcap(softcap: object) -> None:
 
 def check_dropout_p(p: object) -> None:
     """Check that the probability of dropout is 0, for none, or below 1."""
-    if not isinstance(p, Real) or isinstance(p, bool) or not 0 <= p < 1:
+    if not isinstance(p, Real) or isinstance(p, bool) or not 0 <= float(p) < 1:
         raise UnsupportedError(
             f"dropout_p is {quoted(p)}; allowed are numbers from 0.0, for no dropout, to below 1.0"
         )

@@ -376,7 +376,7 @@ def _attend(
         key, value = key[:, :, :seq_q], value[:, :, :seq_q]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if is_shifted and seq_q > seq_k:
-        out = attention(q, k, v, window=(None, seq_q - seq_k), **options)
+        options["window"] = (None, seq_q - seq_k)
     else:
-        out = attention(q, k, v, causal=is_causal, **options)
-    return out.transpose(1, 2)
+        options["causal"] = is_causal
+    return attention(q, k, v, **options).transpose(1, 2)

@@ -99,12 +99,8 @@ def attention_forward(
     instead = "flash_attention.attention"
     refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     causal = _is_causal(module, is_causal, padded=attention_mask is not None)
-    options: Keywords = {
-        "causal": causal,
-        "softmax_scale": scaling,
-        "softcap": softcap or 0.0,
-        "dropout_p": dropout,
-    }
+    options: Keywords = {"causal": causal, "softmax_scale": scaling, "softcap": softcap or 0.0}
+    options["dropout_p"] = dropout
     if sliding_window is not None:
         options["window"] = (sliding_window - 1, sliding_window - 1)
     if s_aux is not None:

@@ -83,8 +83,8 @@ def put_call_values(args: CallArgs, problem: Problem) -> None:
 
 
 def put_dropout(args: Any, problem: Problem) -> None:
-    """Store the arguments of DROPOUT apart from the address, if there is dropout. A kernel compares four bytes at once:
-    the low seven bits of each with a sum, whose bits and the highest ones it combines."""
+    """Store the arguments of DROPOUT apart from the address, if there is dropout. A kernel compares
+    four bytes at once: it adds to their lower seven bits, and combines the highest ones."""
     if not problem.dropout_p:
         return
     kept = kept_steps(problem.dropout_p)
