@@ -48,15 +48,19 @@ class BackwardKernelArgs(CallArgs):
         ("dq_sum", ctypes.c_void_p),  # float32 (heads, stat_rows, d_head)
         ("dq_semaphore", ctypes.c_void_p),  # int32 (heads, stat_rows / 64)
         ("ds", ctypes.c_void_p),
+        ("dk_sum", ctypes.c_void_p),  # float32 (head_splits, heads_k, key_rows, d_head)
+        ("dv_sum", ctypes.c_void_p),
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
         *((f"{name}_stride", Strides) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")),
         ("stat_rows", ctypes.c_int32),
+        ("key_rows", ctypes.c_int32),
         ("total_q", ctypes.c_int32),
         ("total_k", ctypes.c_int32),
         ("part_head", ctypes.c_int32),  # of the part of the work that a launch does
         ("part_heads", ctypes.c_int32),
         ("part_key", ctypes.c_int32),
         ("part_keys", ctypes.c_int32),
+        ("head_splits", ctypes.c_int32),
         *DROPOUT,
     )
 
@@ -66,6 +70,7 @@ class BackwardKernelArgs(CallArgs):
         _pack_sizes(
             *(self, FIRST_SIZE),
             stat_rows(problem),
+            key_rows(problem),
             problem.total_q or 0,
             problem.total_k or 0,
             *(0, problem.batch * problem.heads_k),
@@ -77,7 +82,7 @@ PARAMETER = parameter(BackwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(BackwardKernelArgs)
 FIRST_ADDRESS: int = BackwardKernelArgs.q.offset
 FIRST_SIZE: int = BackwardKernelArgs.stat_rows.offset
-_pack_sizes = struct.Struct("<7i").pack_into
+_pack_sizes = struct.Struct("<8i").pack_into
 pack_addresses = struct.Struct("<11Q").pack_into
 """Packs the addresses of q, k, v, o, d_o, dq, dk, dv, lse, dlse and dsinks, which follow each other
 from FIRST_ADDRESS on."""
@@ -85,9 +90,18 @@ from FIRST_ADDRESS on."""
 
 def stat_rows(problem: Problem) -> int:
     """Return the rows of a head in the arrays of row statistics, padding included."""
-    if problem.total_q is None:
-        return problem.batch * _in_blocks(problem.seq_q)
-    return _in_blocks(problem.total_q + problem.batch * STAT_BLOCK)
+    return _padded_rows(problem.total_q, problem.seq_q, problem.batch)
+
+
+def key_rows(problem: Problem) -> int:
+    """Return the rows of a head of k in sums over heads, padding included."""
+    return _padded_rows(problem.total_k, problem.seq_k, problem.batch)
+
+
+def _padded_rows(total: int | None, longest: int, batch: int) -> int:
+    if total is None:
+        return batch * _in_blocks(longest)
+    return _in_blocks(total + batch * STAT_BLOCK)
 
 
 def stat_bytes(problem: Problem, columns: int = 1) -> int:
@@ -105,6 +119,7 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
     args = BackwardKernelArgs()
     put_call_values(args, problem)
     args.put_lengths(problem)
+    args.head_splits = 1
     put_dropout(args, problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

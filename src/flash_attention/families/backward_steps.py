@@ -17,6 +17,7 @@ from flash_attention.families.backward_args import (
     PARAMETER,
     SEMAPHORE_ROWS,
     STAT_BLOCK,
+    key_rows,
     stat_bytes,
 )
 from flash_attention.families.bindings import dtype_binding
@@ -27,14 +28,14 @@ ENTRY = "flash_backward"
 THREADS = 256
 CHUNK = 8  # elements of 16 bytes
 EARLY_LAUNCHES = 90  # from Hopper on, a kernel may start before the previous one has ended
-_NAME = re.compile(r"(?:backward_)?(prepare|convert|sink_gradient|hopper_queries)_(\w+)")
+_NAME = re.compile(r"(?:backward_)?(prepare|convert|add_splits|sink_gradient|hopper_queries)_(\w+)")
 
 
 @dataclass(frozen=True)
 class BackwardStep:
     """A kernel before or after the main kernel of a backward pass. It has no config."""
 
-    kernel: str  # what it does: prepare, convert, sink_gradient or hopper_queries
+    kernel: str  # what it does: prepare, convert, add_splits, sink_gradient or hopper_queries
     variant: str  # what it is compiled for
 
 
@@ -81,15 +82,34 @@ def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, ord
         "convert",
         f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
         target,
-        (
-            dtype_binding(_dtype(problem)),
-            _lengths(problem),
-            Number("sum_columns", sum_columns),
-            Variant("SumOrder", "backward/sum_order", order),
-            Number("starts_early", int(early)),
-        ),
+        _of_sums(problem, target, sum_columns, order),
     )
     return Step(unit, Geometry(row_blocks(problem), THREADS), starts_early=early)
+
+
+def add_splits_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
+    """Return the kernel that adds the splits of dk and dv up."""
+    unit = _unit(
+        "add_splits",
+        f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
+        target,
+        _of_sums(problem, target, sum_columns, order),
+    )
+    early = _capability(target) >= EARLY_LAUNCHES
+    return Step(unit, Geometry(key_blocks(problem), THREADS), starts_early=early)
+
+
+def _of_sums(
+    problem: BackwardProblem, target: str, sum_columns: int, order: str
+) -> tuple[Binding, ...]:
+    """Return what a kernel that reads sums is compiled for."""
+    return (
+        dtype_binding(_dtype(problem)),
+        _lengths(problem),
+        Number("sum_columns", sum_columns),
+        Variant("SumOrder", "backward/sum_order", order),
+        Number("starts_early", int(_capability(target) >= EARLY_LAUNCHES)),
+    )
 
 
 def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
@@ -99,6 +119,14 @@ def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
         return ()
     unit = _unit("sink_gradient", f"fp32{_suffix(problem)}", target, (_lengths(problem),))
     return (Step(unit, Geometry(grids[0], THREADS)),)
+
+
+def split_scratch(problem: BackwardProblem, columns: int, head_splits: int) -> dict[str, int]:
+    """Return the bytes of dk_sum and dv_sum, if the heads are split."""
+    if head_splits == 1:
+        return {}
+    size = 4 * head_splits * problem.heads_k * key_rows(problem) * columns
+    return {"dk_sum": size, "dv_sum": size}
 
 
 def stat_scratch(
@@ -141,6 +169,11 @@ def row_blocks(problem: BackwardProblem) -> Grid:
             " the tensors along batch"
         )
     return ctas, 1, 1
+
+
+def key_blocks(problem: BackwardProblem) -> Grid:
+    """Return the grid of `add_splits_step`: a CTA per block of keys and gradient."""
+    return max(1, -(-problem.seq_k // STAT_BLOCK)) * problem.heads_k * problem.batch, 2, 1
 
 
 def _dtype(problem: BackwardProblem) -> DType:

@@ -83,14 +83,14 @@ def put_call_values(args: CallArgs, problem: Problem) -> None:
 
 
 def put_dropout(args: Any, problem: Problem) -> None:
-    """Store the arguments of DROPOUT apart from the address, if there is dropout. A kernel compares
-    four bytes at once: it adds to their lower seven bits, and combines the highest ones."""
+    """Store the arguments of DROPOUT apart from the address. A kernel compares four bytes at once:
+    it adds to their lower seven bits, and combines the highest ones."""
+    kept = kept_steps(problem.dropout_p)
+    args.dropout_scale = STEPS / kept
     if not problem.dropout_p:
         return
-    kept = kept_steps(problem.dropout_p)
     args.dropout_addend = (STEPS // 2 - kept % (STEPS // 2)) * 0x01010101
     args.dropout_either = 0 if kept >= STEPS // 2 else 0xFFFFFFFF
-    args.dropout_scale = STEPS / kept
 
 
 def put_call_lengths(args: CallArgs, problem: Problem) -> None:

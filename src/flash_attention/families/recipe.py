@@ -78,7 +78,7 @@ kernels, the counters, and the arguments besides lengths stay as they are. The r
 recipe for the problem; None if other kernels suit these lengths better. UnsupportedError says that
 the kernels do not run so many."""
 
-WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
+WORKSPACE_MIB = 2048  # of a backward pass, unless the environment says more or less
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 AnyKvSplits = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
@@ -88,7 +88,7 @@ NO_DEVICE = -1  # for emulated kernels, and for explanations without a GPU
 
 
 def workspace_bytes() -> int:
-    """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
+    """Return the largest memory that parts of a backward pass share, by default 2 GiB."""
     value = os.environ.get(WORKSPACE_VARIABLE) or str(WORKSPACE_MIB)
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UnsupportedError(

@@ -23,12 +23,17 @@ struct BackwardKernelArgs : CallArgs {
   float* dq_sum;      // [heads, stat_rows, d_head], sums of dS K in the order of SumOrder
   int* dq_semaphore;  // [heads, stat_rows / 64], tiles that have added their share to dq_sum
   void* ds;           // dS of a part of the work, in 16 bits
+  float*
+      dk_sum;  // [head_splits, heads of k, key_rows, d_head], in the order of SumOrder; null if the
+  float* dv_sum;      // heads are not split
   int* tile_counter;  // {tiles taken, CTAs done}, zero at first
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;
   int stat_rows;         // rows of a head in lse_log2, delta and dq_sum
+  int key_rows;          // rows of a head in dk_sum and dv_sum
   int total_q, total_k;  // rows of packed tensors, else zero
   // A part of the work, where parts share `ds`: some heads of k of all sequences, some of their keys.
   int part_head, part_heads, part_key, part_keys;
+  int head_splits;       // into which the heads of q that share a head of k are split
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
   u32 dropout_addend, dropout_either;
   float dropout_scale;  // of the weights that are kept
@@ -38,8 +43,9 @@ struct BackwardKernelArgs : CallArgs {
 
 namespace fa::attn {
 
-// The rows of lse_log2, delta and dq_sum. Every sequence starts at a multiple of 128 rows and has its
-// length, rounded up to 128, for itself, so that blocks of rows need no bounds.
+// The rows of lse_log2, delta and dq_sum, and in the same way those of dk_sum and dv_sum. Every sequence
+// starts at a multiple of 128 rows and has its length, rounded up to 128, for itself, so that blocks of rows
+// need no bounds.
 inline constexpr int kStatBlock = 128;
 inline constexpr int kSemaphoreRows = 64;  // rows that share a counter in dq_semaphore
 
@@ -47,10 +53,16 @@ __device__ inline int in_stat_blocks(int rows) {
   return (rows + kStatBlock - 1) / kStatBlock * kStatBlock;
 }
 
-// The first row of a sequence.
+__device__ inline int first_padded_row(const int* cu_seqlens, int longest, int batch) {
+  if (!cu_seqlens) return batch * in_stat_blocks(longest);
+  return cu_seqlens[batch] / kStatBlock * kStatBlock + batch * kStatBlock;
+}
+// The first row of the queries of a sequence, and of its keys.
 __device__ inline int first_stat_row(const CallArgs& args, int batch) {
-  if (!args.cu_seqlens_q) return batch * in_stat_blocks(args.seq_len_q);
-  return args.cu_seqlens_q[batch] / kStatBlock * kStatBlock + batch * kStatBlock;
+  return first_padded_row(args.cu_seqlens_q, args.seq_len_q, batch);
+}
+__device__ inline int first_key_row(const CallArgs& args, int batch) {
+  return first_padded_row(args.cu_seqlens_k, args.seq_len_k, batch);
 }
 
 // Log-sum-exps whose rounding shows in P = exp2(s - lse): at 2^14 float32 leaves them 2^-10, at 2^27 eight.

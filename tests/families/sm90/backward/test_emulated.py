@@ -159,7 +159,7 @@ def test_parts_of_the_heads_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
     case = Case(512, 500, batch=2, heads=(2, 1), d=(64, 64), deterministic=True)
     plan = checked(case, config(**STORED), "lockstep")
-    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1]
+    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1, None]
     assert plan.recipe.scratch["ds"] == 1 << 20
     assert "dq_sum" not in plan.recipe.scratch
 
@@ -170,7 +170,7 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
     case = Case(1024, 300, heads=(2, 1), d=(64, 64), window=(500, 50), deterministic=True)
     plan = checked(case, config(**SPLIT), "random")
     keys = [step.values.get("part_key") for step in plan.recipe.steps]
-    assert keys == [None, 0, 0, 256, 256, None]
+    assert keys == [None, 0, 0, 256, 256, None, None]
     assert "dq_sum" in plan.recipe.scratch
 
 
@@ -181,8 +181,9 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
         (64, {}),
         (128, {}),
         (128, {"deterministic": True}),
-        (256, {}),
-        *((d_head, {"softcap": 1.0}) for d_head in (64, 128, 256)),
+        *((d_head, {}) for d_head in (32, 96, 160, 192, 256)),
+        (96, {"deterministic": True}),
+        *((d_head, {"softcap": 1.0}) for d_head in (64, 96, 128, 256)),
     ],
 )
 def test_the_heuristic_computes_what_is_asked(d_head: int, asked: dict[str, Any]) -> None:

@@ -137,6 +137,7 @@ def _row(
         peers=dict(peers),
         ratio=min(ratios) if ratios else None,
         heads_k=point.heads_k,
+        window=point.window,
         lengths=point.lengths,
         measured=asked.measured.name,
         beside=dict(beside),

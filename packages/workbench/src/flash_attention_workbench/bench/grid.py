@@ -23,6 +23,7 @@ GQA_HEADS, GQA_HEADS_K = 32, 8
 TRAINED_HEADS, TRAINED_HEADS_K = 64, 8  # of the backward_gqa grid
 DECODE_BATCHES, DECODE_KEYS = (1, 4, 16, 64), (512, 2048, 8192, 65536)
 MOST_DECODE_KEYS = 1 << 19  # of all sequences
+MOST_DECODED = 64  # queries of a sequence that decodes
 WINDOWS = (1024, 2048, 4096)
 PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
 
@@ -68,9 +69,14 @@ class Point:
         return self.heads_k or self.heads
 
     @property
-    def decode(self) -> bool:
-        """Whether there are fewer queries than keys: K and V are then the traffic."""
+    def chunk(self) -> bool:
+        """Whether there are fewer queries than keys, of which they are the last."""
         return self.queries < self.seq_len
+
+    @property
+    def decode(self) -> bool:
+        """Whether there are so few queries that K and V are the traffic."""
+        return self.chunk and self.queries <= MOST_DECODED
 
     @property
     def cells(self) -> int:
@@ -128,7 +134,7 @@ class Point:
         rows = f"{self.batch} x {self.seq_len}"
         if self.lengths:
             rows = f"{sum(self.lengths)} in {len(self.lengths)}"
-        queries = f", {self.seq_q} q" if self.decode else ""
+        queries = f", {self.seq_q} q" if self.chunk else ""
         mask = f"window {self.window}" if self.window else "causal" if self.causal else "full"
         return f"{rows}{queries}, {self.heads}{shared} h, d {self.d_head}, {mask}"
 

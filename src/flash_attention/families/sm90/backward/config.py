@@ -10,21 +10,30 @@ from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.fields import choice, element_type, kernel_config, literal, number
+from flash_attention.families.fields import (
+    choice,
+    element_type,
+    kernel_config,
+    literal,
+    number,
+    switch,
+    variant,
+)
 from flash_attention.families.sm90.backward.slots import (
+    FOLDER,
     Derivative,
     QueryGradient,
     Schedule,
     TileOrder,
     bind,
 )
-from flash_attention.families.sm90.forward.config import TARGET, WARPGROUP_THREADS
+from flash_attention.families.sm90.forward.config import TARGET, WARPGROUP_ROWS, WARPGROUP_THREADS
 from flash_attention.families.values import Violation, not_hopper, too_large
 
 BARRIER_BYTES = 512  # mbarriers and the mailbox
 FLOAT_BYTES = 4
-D_HEADS = (64, 128, 256)
-PASS_COLUMNS = 64  # columns of dQ that a warpgroup computes at a time, for 64 queries
+D_HEADS = (32, 64, 96, 128, 160, 192, 256)
+WIDEST_KEYS = 128  # the head dimension up to which a warpgroup has dK and dV of its keys
 OTHER_REGISTERS = 24  # addresses, stages and parities; ptxas puts operands of products after these
 
 
@@ -78,6 +87,11 @@ class HopperBackwardKernelConfig(KernelConfig):
     )
     group_heads: int = number(
         "heads of k whose tiles run side by side; 0 with ONE_EACH", range(257), default=0, bind=None
+    )
+    k_in_registers: bool = switch(
+        "S = K Q^T reads K from registers, else from shared memory",
+        default=False,
+        bind=variant("KeyOperand", f"{FOLDER}/key_operand", off="Shared", on="Registers"),
     )
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
@@ -135,11 +149,12 @@ class HopperBackwardKernelConfig(KernelConfig):
         """The registers of a thread of each role after setmaxnreg."""
         if self.is_split:
             return {"score": 184, "gradient": 160}
+        producer = 32 if self.orders_dq or self.tile_order is TileOrder.DYNAMIC else 24
         if self.own_warpgroup:
-            # ptxas needs 64 for the products of dQ, and 208 for those of a key warpgroup.
-            producer = 32 if self.orders_dq or self.tile_order is TileOrder.DYNAMIC else 24
-            return {"producer": producer, "query": 96 - producer, "key": 208}
-        return {"producer": 24, "key": 240}
+            # ptxas needs 64 for 64 columns of dQ, 80 for 96, and 208 for products of 128 columns.
+            key = 200 if self.pass_columns == 96 else 208
+            return {"producer": producer, "query": 512 - 2 * key - producer, "key": key}
+        return {"producer": producer, "key": 240}
 
     @property
     def register_facts(self) -> dict[str, int]:
@@ -148,7 +163,12 @@ class HopperBackwardKernelConfig(KernelConfig):
     @property
     def panel_columns(self) -> int:
         """The columns of a panel of a shared-memory tile."""
-        return 64
+        return 64 if self.d_head % 64 == 0 else 32
+
+    @property
+    def pass_columns(self) -> int:
+        """The columns of dQ that a warpgroup computes at a time, for 64 queries."""
+        return 64 if self.d_head % 64 == 0 else self.d_head
 
     def smem_bytes(self, elem_size: int = 2) -> int:
         """Return the bytes of dynamic shared memory of a CTA: K, V, Q, dO, dS, staged dQ and staged
@@ -172,6 +192,7 @@ class HopperBackwardKernelConfig(KernelConfig):
     def derived_bindings(self) -> tuple[Binding, ...]:
         numbers = {
             **({} if self.is_split else self._of_dq()),
+            "pass_columns": self.pass_columns,
             **({"group_heads": self.group_heads} if self.group_heads else {}),
             **{f"{role}_registers": count for role, count in self.registers.items()},
             "barrier_bytes": BARRIER_BYTES,
@@ -203,20 +224,22 @@ class HopperBackwardKernelConfig(KernelConfig):
             yield Violation(
                 "registers",
                 f"the accumulators, P and dS need about {needed} registers a thread, a thread of a"
-                f" key warpgroup has {limit}: use a smaller B_r, or another derivative than EXACT",
+                f" key warpgroup has {limit}: use a smaller B_r, another derivative than EXACT, or"
+                " k_in_registers=False",
             )
 
 
 SPLIT: dict[str, tuple[object, ...]] = {
-    "d_head": (256,),
+    "d_head": tuple(d for d in D_HEADS if d > WIDEST_KEYS),
     "B_r": (64,),
     "B_c": (64,),
     "stages": (2,),
     "query_gradient": (QueryGradient.NONE, QueryGradient.WORKSPACE),
     "ds_stages": (2,),
     "tile_order": (TileOrder.ONE_EACH, TileOrder.GROUPED),
+    "k_in_registers": (False,),
 }
-"""What a kernel with Schedule.SPLIT has, which d_head 256 needs."""
+"""What a kernel with Schedule.SPLIT has, which d_head over 128 needs."""
 
 
 def _split_fields(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
@@ -226,7 +249,7 @@ def _split_fields(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
             yield Violation(
                 "split",
                 f"{name}={literal(value)} with schedule=Schedule.SPLIT: use {said}, or another"
-                " schedule for d_head 64 and 128",
+                f" schedule for d_head up to {WIDEST_KEYS}",
             )
 
 
@@ -240,12 +263,12 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
     if cfg.is_split:
         yield from _split_fields(cfg)
         return
-    if cfg.d_head == 256 or cfg.B_c == 64:
+    if cfg.d_head > WIDEST_KEYS or cfg.B_c == 64:
         yield Violation(
             "split",
             f"d_head={cfg.d_head} and B_c={cfg.B_c} with schedule={literal(cfg.schedule)}, whose"
             " warpgroups have the keys of a tile of 128 and their dK and dV: use"
-            " schedule=Schedule.SPLIT for d_head 256 and B_c 64",
+            f" schedule=Schedule.SPLIT for d_head over {WIDEST_KEYS} and B_c 64",
         )
     if (cfg.query_gradient is QueryGradient.NONE) != (cfg.ds_stages == 0):
         yield Violation(
@@ -261,12 +284,12 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
             " starts after those that it waits for, whichever CTA starts first",
         )
     by_keys = cfg.query_gradient in (QueryGradient.ATOMIC, QueryGradient.STAGED)
-    if by_keys and cfg.B_r * cfg.d_head < 2 * PASS_COLUMNS * PASS_COLUMNS:
+    if by_keys and cfg.B_r // WARPGROUP_ROWS * (cfg.d_head // cfg.pass_columns) < 2:
         yield Violation(
             "shared_query_gradient",
             f"query_gradient={literal(cfg.query_gradient)} gives each key warpgroup"
-            f" {PASS_COLUMNS} queries and columns of dQ, and B_r={cfg.B_r} and d_head={cfg.d_head}"
-            " have enough for one: use B_r=128",
+            f" {WARPGROUP_ROWS} queries and {cfg.pass_columns} columns of dQ, and B_r={cfg.B_r} and"
+            f" d_head={cfg.d_head} have enough for one: use B_r=128",
         )
     if cfg.schedule is not Schedule.SERIAL and cfg.stages == 1:
         yield Violation(
@@ -278,7 +301,8 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
 
 def registers_needed(cfg: HopperBackwardKernelConfig) -> int:
     """Count the live registers of a key warpgroup's thread: dK, dV, S, P in pairs, P in float32
-    if it is kept, and the rest."""
+    if it is kept, K if it is kept, and the rest."""
     scores = cfg.B_r // 2
     exact = scores if cfg.derivative is Derivative.EXACT else 0
-    return cfg.d_head + scores + scores // 2 + exact + OTHER_REGISTERS
+    keys = cfg.d_head // 4 if cfg.k_in_registers else 0
+    return cfg.d_head + scores + scores // 2 + exact + keys + OTHER_REGISTERS

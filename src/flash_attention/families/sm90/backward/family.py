@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
@@ -20,20 +21,24 @@ from flash_attention.families.backward_args import (
 )
 from flash_attention.families.backward_steps import (
     ENTRY,
+    add_splits_step,
     convert_step,
+    key_blocks,
     prepare_step,
     row_blocks,
     sink_grids,
     sink_steps,
+    split_scratch,
     stat_scratch,
 )
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
-from flash_attention.families.sm90.backward.config import PASS_COLUMNS, HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
-from flash_attention.families.sm90.backward.heuristic import heads_in_order, heuristic, why_not
+from flash_attention.families.sm90.backward.head_splits import head_splits
+from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, all_work, split_work
 from flash_attention.families.sm90.backward.queries import query_step
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
@@ -97,14 +102,15 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         setting: Setting,
     ) -> Recipe:
         assert isinstance(problem, BackwardProblem)
-        features = self.features(config, problem)
         _check_fits(config, problem)
         target = config.target(setting.arch)
         arguments = backward_args(problem, views)
         if problem.idle:
-            return Recipe(features, (prepare_step(problem, target),), arguments)
+            return Recipe(resolve(problem.features), (prepare_step(problem, target),), arguments)
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
+        arguments.head_splits = splits = head_splits(problem, config, work, setting.num_sms)
+        features = replace(resolve(problem.features), splits_heads=splits > 1)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
@@ -113,7 +119,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         maps = describe_all(config, named)
         steps = [prepare_step(problem, target, sum_columns=columns, orders_dq=turns)]
         for part in work.parts:
-            grid = _grid(config, part, setting)
+            grid = _grid(config, part, splits, setting)
             geometry = Geometry(grid, config.num_threads, config.smem_bytes())
             values = part.values if stores_ds else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
@@ -121,6 +127,9 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 steps.append(query_step(config, problem, features, part, named, adds=sums))
         if sums:
             steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
+        if splits > 1:
+            added = {"sum_columns": config.d_head, "order": SUM_ORDER}
+            steps.append(add_splits_step(problem, target, **added))
         workspace = {"ds": work.workspace_bytes} if stores_ds else {}
         own = not stores_ds and problem.per_batch
         return Recipe(
@@ -131,11 +140,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 **stat_scratch(
                     problem, sum_columns=config.d_head if turns else columns, orders_dq=turns
                 ),
+                **split_scratch(problem, config.d_head, splits),
                 **workspace,
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
-            tiles=sum(_num_tiles(config, part) for part in work.parts),
-            resize=_resizing(config, setting) if own else None,
+            tiles=sum(_num_tiles(config, part, splits) for part in work.parts),
+            resize=_resizing(config, problem, splits, setting) if own else None,
         )
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperBackwardKernelConfig | str:
@@ -156,34 +166,45 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
 
 
-def _resizing(config: HopperBackwardKernelConfig, setting: Setting) -> Resize:
-    """Return what resizes the recipe of a config that stores no dS."""
+def _resizing(
+    config: HopperBackwardKernelConfig, problem: BackwardProblem, splits: int, setting: Setting
+) -> Resize:
+    """Return what resizes the recipe of a config that stores no dS. The heuristic's choice stays
+    its choice."""
     turns = config.orders_dq
+    chosen = chooses(config, problem)
 
     def resize(other: Problem) -> Resized | None:
         assert isinstance(other, BackwardProblem)
-        if turns and heads_in_order(other, config.d_head) != config.group_heads:
+        if chosen and not chooses(config, other):
             return None
-        (part,) = all_work(other).parts
+        work = all_work(other)
+        if head_splits(other, config, work, setting.num_sms) != splits:
+            return None
+        (part,) = work.parts
         columns = config.d_head if other.wanted.dq else 0
         rows = row_blocks(other)
-        main = _grid(config, part, setting)
+        main = _grid(config, part, splits, setting)
         after = (rows,) if columns and not turns else ()
+        added = (key_blocks(other),) if splits > 1 else ()
         return Resized(
-            (rows, main, *after, *sink_grids(other)),
-            stat_scratch(other, sum_columns=columns, orders_dq=turns),
+            (rows, main, *after, *added, *sink_grids(other)),
+            {
+                **stat_scratch(other, sum_columns=columns, orders_dq=turns),
+                **split_scratch(other, config.d_head, splits),
+            },
         )
 
     return resize
 
 
-def _num_tiles(config: HopperBackwardKernelConfig, part: Part) -> int:
-    return part.part_heads * -(-part.part_keys // config.B_c)
+def _num_tiles(config: HopperBackwardKernelConfig, part: Part, splits: int) -> int:
+    return part.part_heads * splits * -(-part.part_keys // config.B_c)
 
 
-def _grid(config: HopperBackwardKernelConfig, part: Part, setting: Setting) -> Grid:
+def _grid(config: HopperBackwardKernelConfig, part: Part, splits: int, setting: Setting) -> Grid:
     """Return one CTA per tile of a part, or as many as are resident if they are persistent."""
-    tiles = _num_tiles(config, part)
+    tiles = _num_tiles(config, part, splits)
     dynamic = config.tile_order is TileOrder.DYNAMIC
     return min(tiles, setting.num_sms) if dynamic else tiles, 1, 1
 
@@ -203,10 +224,12 @@ def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
             from_registers_by_rows(config.dtype, config.B_r),
             both_shared(config.dtype, config.d_head, a_along_rows=False, b_along_width=True),
         )
+    if config.k_in_registers:
+        scores += "\n" + from_registers_by_rows(config.dtype, config.B_r)
     gradients = from_registers(config.dtype, config.d_head)
     if config.query_gradient in (QueryGradient.NONE, QueryGradient.WORKSPACE):
         return scores, gradients
-    queries = both_shared(config.dtype, PASS_COLUMNS, a_along_rows=False, b_along_width=True)
+    queries = both_shared(config.dtype, config.pass_columns, a_along_rows=False, b_along_width=True)
     return scores, gradients, queries
 
 

@@ -3,22 +3,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields
 
 from flash_attention.call.features import Features
-from flash_attention.compile.binding import Binding, Variant
+from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm90.backward.slots import FOLDER
 
 
-def resolve(features: Features) -> Features:
+@dataclass(frozen=True)
+class Sm90BackwardFeatures(Features):
+    """The required features, and whether the heads that share a head of k are split."""
+
+    splits_heads: bool = False  # dK and dV are stored as sums of a split
+
+    def words(self) -> list[str]:
+        return [*super().words(), *(["splits_heads"] if self.splits_heads else [])]
+
+
+def resolve(features: Features) -> Sm90BackwardFeatures:
     """Resolve the features for a Hopper backward kernel. Sinks do not change it: they are in the
     log-sum-exp."""
-    return replace(features, sinks=False)
+    given = {field.name: getattr(features, field.name) for field in fields(features)}
+    return Sm90BackwardFeatures(**{**given, "sinks": False})
 
 
-def feature_bindings(features: Features) -> tuple[Binding, ...]:
-    """Return the C++ types that the features bind."""
+def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
+    """Return the C++ types and numbers that the features bind."""
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
     dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
-    return (*score_bindings(features), slopes, dropping)
+    splits = Number("splits_heads", int(features.splits_heads))
+    return (*score_bindings(features), slopes, dropping, splits)

@@ -8,7 +8,11 @@ import torch
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
-from flash_attention.families.sm90.backward.config import D_HEADS, HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import (
+    D_HEADS,
+    WIDEST_KEYS,
+    HopperBackwardKernelConfig,
+)
 from flash_attention.families.sm90.backward.slots import (
     GROUP_HEADS,
     Derivative,
@@ -19,8 +23,13 @@ from flash_attention.families.sm90.backward.slots import (
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
+K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
+ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}
+# by d_head: of Q, with dO and the sums of dQ
+KEYS = 128  # of a tile that has a warpgroup for dQ
+ENOUGH_TILES = 264  # twice the multiprocessors of an H200
+MOST_HEADS = 64
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
 
@@ -49,10 +58,10 @@ def why_not(problem: BackwardProblem) -> str | None:
 def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     query_gradient = _query_gradient(problem, d_head)
-    wide, in_order = d_head == 256, query_gradient is QueryGradient.ORDERED
+    wide, in_order = d_head > WIDEST_KEYS, query_gradient is QueryGradient.ORDERED
     own_warpgroup = in_order or query_gradient is QueryGradient.OWN_WARPGROUP
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
-    if d_head == 64:
+    if d_head <= 64:
         # Half precision has no room for dP - delta of large gradients where P is small.
         pairs = own_warpgroup and problem.dtype == torch.bfloat16
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
@@ -63,15 +72,24 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
-        B_r=128 if d_head == 64 and not problem.softcap else 64,  # slopes take registers
+        B_r=128 if d_head <= 64 and not problem.softcap else 64,  # slopes take registers
         B_c=64 if wide else 128,
-        stages=2,
+        stages=3 if d_head == 96 else 2,
         query_gradient=query_gradient,
         ds_stages=2 if problem.wanted.dq or wide else 0,
         derivative=derivative,
         schedule=schedule,
         tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
         group_heads=_group_heads(problem, d_head, query_gradient),
+        k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP and d_head in K_IN_REGISTERS,
+    )
+
+
+def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> bool:
+    """Whether the heuristic chooses what depends on lengths as a config has it."""
+    query_gradient = _query_gradient(problem, config.d_head)
+    return config.query_gradient is query_gradient and config.group_heads == _group_heads(
+        problem, config.d_head, query_gradient
     )
 
 
@@ -81,22 +99,31 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     for dQ leaves the others no registers for the slopes of softcap at d_head 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
-    if d_head == 256 or (d_head == 128 and problem.softcap):
+    if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS and not problem.per_batch
-    if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
+    short = problem.seq_k <= FEW_KEYS and d_head > 32
+    if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
 
 def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGradient) -> int:
-    """Return how many heads of k run side by side. Where dQ is added, the tile of a head of k goes
-    through all heads of q that share it, so that fewer of k are at work on as many rows of q."""
+    """Return how many heads of k run side by side."""
     if query_gradient is QueryGradient.ORDERED:
         return heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
-        return max(2, GROUP_HEADS // problem.heads_per_kv)
+        return _heads_of_enough_tiles(problem)
     return GROUP_HEADS
+
+
+def _heads_of_enough_tiles(problem: BackwardProblem) -> int:
+    """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
+    that the long ones of others leave. Without grouped heads all tiles are short enough."""
+    heads = GROUP_HEADS
+    if problem.heads_per_kv > 1:
+        while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
+            heads *= 2
+    return heads
 
 
 def heads_in_order(problem: BackwardProblem, d_head: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from flash_attention.call.dtype import DType
 from flash_attention.families.config import changed
 from flash_attention.families.neighbours import neighbours_of
-from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import WIDEST_KEYS, HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import (
     GROUP_HEADS,
     Derivative,
@@ -19,7 +19,15 @@ from flash_attention.families.sm90.backward.slots import (
     TileOrder,
 )
 
-TILES = {64: (128, 128), 128: (64, 128), 256: (64, 64)}
+TILES = {
+    32: (128, 128),
+    64: (128, 128),
+    96: (64, 128),
+    128: (64, 128),
+    160: (64, 64),
+    192: (64, 64),
+    256: (64, 64),
+}
 """The queries of a block and the keys of a tile at each d_head."""
 ORDERS: tuple[dict[str, Any], ...] = (
     {"tile_order": TileOrder.ONE_EACH, "group_heads": 0},
@@ -52,7 +60,7 @@ def _made(
     schedule: Schedule,
     order: dict[str, Any],
 ) -> HopperBackwardKernelConfig | None:
-    split = d_head == 256
+    split = d_head > WIDEST_KEYS
     plain = HopperBackwardKernelConfig(
         *(dtype, d_head, *tile, 2),
         query_gradient=QueryGradient.WORKSPACE if split else QueryGradient.OWN_WARPGROUP,

@@ -23,6 +23,7 @@ from flash_attention.families.values import smallest_holding
 
 MIB = 1 << 20
 HELD_MIB = 32  # of K and V that stay in L2
+FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
@@ -121,7 +122,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             finish |= {"own_output": True, "wide_panels": False}
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
-        three = d_head <= 80 and not ((causal and short) or problem.per_batch or problem.dropout_p)
+        three = d_head <= 80 and not (uneven and short) and not (causal and problem.per_batch)
+        three = three and not problem.dropout_p  # whose numbers would spill
         consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
@@ -137,14 +139,20 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     if d_head <= 192:
         return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=64)
     keys = 80 if d_head <= 224 and not wide else 64
+    few_tiles = d_head == 256 and causal and not problem.per_batch and _tiles(problem) <= FEW_TILES
     return config(
-        *(2, keys, 2),
+        *(1 if few_tiles else 2, keys, 2),
         ping_pong=not causal,
         stale_max=causal,
         prefetch_q=not (causal and short),
         narrow_keys=narrow(keys),
         direct_output=d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
     )
+
+
+def _tiles(problem: Problem) -> int:
+    """Return how many tiles two consumers have."""
+    return -(-problem.seq_q // (2 * WARPGROUP_ROWS)) * problem.heads * problem.batch
 
 
 def _begins_within_sectors(problem: Problem) -> bool:

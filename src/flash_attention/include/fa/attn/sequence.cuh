@@ -6,6 +6,40 @@
 
 namespace fa::attn {
 
+// The last of `count` sequences that starts at `place` or before it. `start(n)` never falls.
+template <class Start>
+__device__ int sequence_at(int place, int count, Start start) {
+  int found = 0;
+  for (int end = count; end - found > 1;) {
+    const int middle = (found + end) / 2;
+    if (start(middle) <= place)
+      found = middle;
+    else
+      end = middle;
+  }
+  return found;
+}
+
+// The numbers of the blocks of packed sequences, with `Rows` rows each. The host does not know how many rows
+// each sequence has, and no kernel counts the blocks of all sequences: the first block of a sequence has a
+// number that leaves room for the blocks of all sequences before it. Some numbers stay without a block.
+template <int Rows>
+struct PackedBlocks {
+  const int* cu_seqlens;
+  int longest, sequences;
+
+  // A sequence of n rows has at most (n + Rows - 1) / Rows blocks, and none has more than the longest.
+  __device__ int first(int sequence) const {
+    const i64 of_longest = (longest + Rows - 1) / Rows;
+    const i64 rows = cu_seqlens[sequence] + static_cast<i64>(sequence) * (Rows - 1);
+    return static_cast<int>(min(sequence * of_longest, rows / Rows));
+  }
+  __device__ int count() const { return first(sequences); }
+  __device__ int sequence(int block) const {
+    return sequence_at(block, sequences, [this](int sequence) { return first(sequence); });
+  }
+};
+
 // One sequence: the number of its queries and keys, the rows before it in their tensors, and its
 // index along their batch dimensions.
 struct Sequence {

@@ -7,6 +7,7 @@
 #include <fa/attn/sequence.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
+#include <fa/ptx/memory.cuh>
 
 namespace fa::backward {
 
@@ -53,6 +54,52 @@ struct Rows {
   __device__ i64 lse_offset(int row) const {
     return sequence.q_batch * args.lse_batch_stride + head * args.lse_head_stride +
            sequence.q_first + first + row;
+  }
+};
+
+// Sums are stored in fragments of 16 rows and 8 columns, as accumulators have them. A thread takes two rows of
+// a fragment: eight columns of rows `row` and `row` + 8.
+template <class Config>
+struct Octets {
+  static constexpr int kFragments = Config::kSumColumns / 8;  // of a row
+  static constexpr int kUnits = attn::kStatBlock / 2 * kFragments;
+
+  int row, column;
+  float x[2][8];
+
+  static __device__ int row_of(int unit) {
+    return unit / kFragments / 8 * 16 + unit / kFragments % 8;
+  }
+  __device__ void read(int unit, const float* sums) {
+    row = row_of(unit);
+    column = unit % kFragments;
+    const int octet = row % 16, tile = row / 16;
+    Config::SumOrder::read(
+        x, sums + Config::SumOrder::template fragment<kFragments>(tile, column) * 128, octet);
+  }
+
+  __device__ void add(const Octets& other) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) x[h][c] += other.x[h][c];
+  }
+
+  // Those of the tensor's columns and of the sequence's rows, times `scale` in 16 bits.
+  template <class Rows>
+  __device__ void store(const Rows& rows, void* tensor, const Strides& stride, int columns,
+                        float scale) const {
+    if (column * 8 >= columns) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!rows.has(row + 8 * h)) continue;
+      const auto pair = [&](int c) {
+        return Config::DType::pack(x[h][c] * scale, x[h][c + 1] * scale);
+      };
+      ptx::st_global_16(
+          static_cast<char*>(tensor) + rows.offset(stride, row + 8 * h) + column * kChunkBytes,
+          {pair(0), pair(2), pair(4), pair(6)});
+    }
   }
 };
 

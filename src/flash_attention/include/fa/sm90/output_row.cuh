@@ -53,8 +53,8 @@ class Packed {
       : args_(args),
         head_(index % args.heads),
         row_(index / args.heads),
-        batch_(sequence_at(row_, args.batch, [&](int batch) { return args.cu_seqlens_q[batch]; })) {
-  }
+        batch_(attn::sequence_at(row_, args.batch,
+                                 [&](int batch) { return args.cu_seqlens_q[batch]; })) {}
 
   // Whether the row is a sequence's.
   __device__ bool exists() const {
@@ -67,7 +67,9 @@ class Packed {
   template <class Rows, int TileRows>
   static __device__ int tile(const ForwardKernelArgs& args, const PartialRows<Rows, TileRows>&,
                              i64 batch, int /*head*/, int row) {
-    return PackedTiles<Rows, TileRows>{args}.first(batch) + row / TileRows;
+    const attn::PackedBlocks<TileRows / Rows::kGroup> tiles{args.cu_seqlens_q, args.seq_len_q,
+                                                            args.batch};
+    return tiles.first(batch) + row / TileRows;
   }
   static __device__ i64 o_batch(i64 /*batch*/) { return 0; }
   static __device__ int o_row(const ForwardKernelArgs& args, i64 batch, int position) {

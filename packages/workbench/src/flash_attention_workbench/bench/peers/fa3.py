@@ -62,7 +62,7 @@ def fa3_forward_arguments(
         *(point.d_head**-0.5, point.causal),
         *(case.window or (-1, -1)),
         *(0, 0.0, False, None),  # attention_chunk, softcap, is_rotary_interleaved, metadata
-        *(FA3_CHOOSES if point.decode else 1, None, 0),  # num_splits, pack_gqa, sm_margin
+        *(FA3_CHOOSES if point.chunk else 1, None, 0),  # num_splits, pack_gqa, sm_margin
     ]
 
 

@@ -155,6 +155,6 @@ def fa3_backward_arguments(
         *(None, None),  # seqused_q, seqused_k
         *longest(of.case),
         *(point.d_head**-0.5, point.causal),
-        *(-1, -1, 0.0),  # window, softcap
+        *(*(of.case.window or (-1, -1)), 0.0),  # window, softcap
         *(deterministic, 0),  # sm_margin
     ]

@@ -58,7 +58,7 @@ def check_sdpa(case: Case) -> None:
     if point.window or point.lengths:
         what = "window" if point.window else "packed entries"
         raise UnsupportedError(f"torch's SDPA takes no {what}")
-    if point.causal and point.decode:
+    if point.causal and point.chunk:
         raise UnsupportedError(
             f"torch's causal mask starts at the first key, ours ends at the last: with"
             f" {point.queries} queries and {point.seq_len} keys they differ"

@@ -3,6 +3,7 @@
 // next ones have 64 keys each, and the last one, if there is one more, computes dQ.
 #pragma once
 #include <fa/ptx/async.cuh>
+#include <fa/sm90/backward/clearer.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
 #include <fa/sm90/backward/query_gradient.cuh>
@@ -18,13 +19,16 @@ __device__ void run_query_warpgroup(const TensorMaps& maps, const BackwardKernel
   }
 }
 
-// The producer is one thread of the first warp, and the writer of dq_sum one of the second.
+// The producer is one thread of the first warp, the writer of dq_sum one of the second. The third is the
+// clearer.
 template <class Config>
 __device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& args) {
   if (threadIdx.x == 0) Producer<Config>(maps, args).run();
   if constexpr (Config::kWriterWarps > 0)
     if (threadIdx.x == kWarpSize)
       typename Config::QueryGradient::template Writer<Config>(args).run();
+  if constexpr (Config::Lengths::kPerBatch)
+    if (warp_id() == 2) Clearer<Config>().run();
 }
 
 template <class Config>
@@ -34,6 +38,8 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   static_assert(
       QueryGradientSlot<typename Config::QueryGradient, Config>,
       "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head");
+  static_assert(KeyOperandSlot<typename Config::KeyOperand, Config>,
+                "KeyOperand: Of<Config, Warpgroup> with read() and operand()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {

@@ -21,7 +21,7 @@ struct Operand {
     __device__ explicit Of(const BackwardKernelArgs& args) : args_(args), dropout_(args) {}
 
     __device__ void begin_tile(Mailbox mail) {
-      dropout_.begin_head((args_.part_head + mail.read(Word::kPartHead)) * args_.heads_per_kv);
+      dropout_.begin_head(args_.part_head * args_.heads_per_kv + mail.read(Word::kPartHead));
     }
     __device__ void next_head() { dropout_.next_head(); }
 

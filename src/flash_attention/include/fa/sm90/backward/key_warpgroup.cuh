@@ -4,6 +4,7 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
+#include <fa/sm90/backward/key_operand.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
@@ -36,13 +37,14 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
       dv_.zero();
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kVPart);  // V has arrived
-      if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>(mail());
+      k_.read();
       if (has_block())
         Config::Schedule::run(*this);
       else
         store_dv();
       release(Smem::key_pipeline());
-      store(dk_, args_.softmax_scale, maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
+      store(dk_, args_.softmax_scale, args_.dk_sum, maps_.dk,
+            {args_.dk, args_.dk_stride, args_.d_qk});
       release(Smem::mail_pipeline(), tile_.mailbox());
       tile_.advance();
     }
@@ -71,9 +73,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   __device__ const Pairs& weights() const { return dropping_.weights(p_); }  // P of dV
   __device__ Gradient& dk() { return dk_; }
   __device__ Gradient& dv() { return dv_; }
-  static __device__ typename KeyTile::RowOperand k() {
-    return rows_of(Smem::k(), Warpgroup).row_operand();
-  }
+  __device__ decltype(auto) k() const { return k_.operand(); }
   static __device__ typename KeyTile::RowOperand v() {
     return rows_of(Smem::v(), Warpgroup).row_operand();
   }
@@ -99,15 +99,11 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   template <int Stage>
   __device__ void wait_q() {
     Smem::q_pipeline().wait(Stage, parity_);
-    if (Config::Lengths::kPerBatch)
-      clear_queries<Config>(Smem::q(Stage), mail(), block_ * Config::kBR);
   }
   template <int Stage>
   __device__ void wait_d_o() {
     Smem::d_o_pipeline().wait(Stage, parity_);
     if (Stage + 1 == kStages) parity_ ^= 1;
-    if (Config::Lengths::kPerBatch)
-      clear_queries<Config>(Smem::d_o(Stage), mail(), block_ * Config::kBR);
   }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
@@ -171,8 +167,8 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
   // dV is complete.
   __device__ void store_dv() {
-    const float scale = Config::Dropout::scale(args_);
-    store(dv_, scale, maps_.dv, args_.dv, args_.dv_stride, args_.d_v);
+    store(dv_, Config::Dropout::scale(args_), args_.dv_sum, maps_.dv,
+          {args_.dv, args_.dv_stride, args_.d_v});
   }
   // dS leaves for dQ.
   __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
@@ -188,16 +184,17 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     pipeline.release(stage);
   }
 
-  // A warp stages and stores its 16 rows by itself.
-  __device__ void store(const Gradient& gradient, float scale, const TensorMap& map, void* tensor,
-                        const Strides& strides, int columns) {
+  // A gradient of all heads is complete: a warp stages and stores its 16 rows by itself.
+  __device__ void store(const Gradient& gradient, float scale, float* sums, const TensorMap& map,
+                        const Columns& to) {
+    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient, sums, mail(), Warpgroup);
     const int row = mail().read(Word::kKeyFirst) + warp_key();
     if (lane_id() == 0) ptx::tma_wait_read();  // the rows before were read
     __syncwarp();                              // all lanes may write over them
     stage_rows<typename Config::DType>(gradient, scale, Smem::gradient(), warp_key());
     store_staged<Config::Lengths::kPerBatch>(
         Smem::gradient(), warp_key(), mail().read(Word::kKLen) - row, map,
-        {tensor, strides, columns, mail().read(Word::kKFirst) + row, mail().read(Word::kKvHead),
+        {to, mail().read(Word::kKFirst) + row, mail().read(Word::kKvHead),
          mail().read(Word::kKBatch)});
   }
 
@@ -205,6 +202,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   const BackwardKernelArgs& args_;
   QuerySide query_side_;
   typename Config::Dropping::template Of<Config> dropping_;
+  typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;
   int steps_, block_;

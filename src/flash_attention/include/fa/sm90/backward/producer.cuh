@@ -44,16 +44,16 @@ class Producer {
     prefetch_keys(maps_.k, tile, sequence);
     prefetch_keys(maps_.v, tile, sequence);
     bool has_keys = false;
-    for (int i = 0; i < args_.heads_per_kv; ++i) {
-      const int head = tile.kv_head * args_.heads_per_kv + i;
+    const int first = first_head(args_, tile.kv_head, tile.split);
+    for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
       const i64 stats = stat_row(args_, head, tile.batch);
       for (int block = range.first_block(); block < range.end_block(); ++block) {
         const int row =
             BlockWalk<Config>::nth(block, range.first_block(), range.end_block()) * Config::kBR;
-        load_queries(Smem::q_pipeline(), maps_.q, Smem::kLse, args_.lse_log2, stats + row, head,
-                     row, sequence);
-        load_queries(Smem::d_o_pipeline(), maps_.d_o, Smem::kDelta, args_.delta, stats + row, head,
-                     row, sequence);
+        load_queries(Smem::q_pipeline(), Smem::kQLanded, maps_.q, Smem::kLse,
+                     args_.lse_log2 + stats + row, head, row, sequence);
+        load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,
+                     args_.delta + stats + row, head, row, sequence);
         // The buffers of K and V become empty after those of the first Q and dO.
         if (!has_keys) load_keys(tile, sequence);
         has_keys = true;
@@ -83,8 +83,11 @@ class Producer {
   __device__ void load_keys(Tile tile, const attn::Sequence& sequence) const {
     const auto keys = Smem::key_pipeline();
     keys.acquire(0, count_.key_parity());  // all have released them
-    load_keys(Smem::k(), maps_.k, keys.full(0, Smem::kKPart), tile, sequence);
-    load_keys(Smem::v(), maps_.v, keys.full(0, Smem::kVPart), tile, sequence);
+    const int rows = sequence.k_len - tile.key_first;
+    load_keys(Smem::k(), maps_.k, full<KeyTile>(keys.full(0, Smem::kKPart), Smem::kKLanded, rows),
+              tile, sequence);
+    load_keys(Smem::v(), maps_.v, full<KeyTile>(keys.full(0, Smem::kVPart), Smem::kVLanded, rows),
+              tile, sequence);
   }
   __device__ void load_keys(KeyTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
                             const attn::Sequence& sequence) const {
@@ -93,6 +96,14 @@ class Producer {
     for (int p = 0; p < KeyTile::kCount; ++p)
       ptx::tma_load_4d(to.panel(p), map, full, p * KeyTile::kColumns, tile.kv_head,
                        sequence.k_first + tile.key_first, sequence.k_batch);
+  }
+
+  // The barrier that the copy of a tile completes: where the sequence has fewer than its rows, the clearer's.
+  template <class Tile>
+  static __device__ ptx::Mbarrier full(ptx::Mbarrier full, int landed, int rows) {
+    if constexpr (Config::Lengths::kPerBatch)
+      if (rows < Tile::kRows) return Smem::landed().full(landed);
+    return full;
   }
 
   // The buffers of K and V are still those of the tile before.
@@ -105,20 +116,20 @@ class Producer {
   }
 
   // A block of Q with its log-sum-exps, or of dO with its deltas.
-  __device__ void load_queries(typename Smem::QueryPipeline to, const TensorMap& map, u32 all_stats,
-                               const float* stats, i64 stat_row, int head, int row,
+  __device__ void load_queries(typename Smem::QueryPipeline to, int landed, const TensorMap& map,
+                               u32 all_stats, const float* stats, int head, int row,
                                const attn::Sequence& sequence) const {
     const QueryTile tile = to.tile(ring_.stage);
     const u32 stats_to = all_stats + ring_.stage * Smem::kStatBytes;
-    const float* const stats_from = stats + stat_row;
-    const ptx::Mbarrier full = to.full(ring_.stage);
+    const ptx::Mbarrier done =
+        full<QueryTile>(to.full(ring_.stage), landed + ring_.stage, sequence.q_len - row);
     to.acquire(ring_);  // all have released it
-    ptx::mbarrier_arrive_expect(full, QueryTile::kBytes + Smem::kStatBytes);
+    ptx::mbarrier_arrive_expect(done, QueryTile::kBytes + Smem::kStatBytes);
 #pragma unroll
     for (int p = 0; p < QueryTile::kCount; ++p)
-      ptx::tma_load_4d(tile.panel(p), map, full, p * QueryTile::kColumns, head,
+      ptx::tma_load_4d(tile.panel(p), map, done, p * QueryTile::kColumns, head,
                        sequence.q_first + row, sequence.q_batch);
-    ptx::bulk_load(stats_to, stats_from, Smem::kStatBytes, full);
+    ptx::bulk_load(stats_to, stats, Smem::kStatBytes, done);
   }
 
   const TensorMaps& maps_;

@@ -20,6 +20,9 @@ struct Products {
   struct Pairs {  // P^T or dS^T in 16 bits, as the A operand: 16 queries in four registers
     u32 step[Config::kBR / 16][4];
   };
+  struct Fragments {  // K in 16 bits, as the A operand: 16 columns in four registers
+    u32 step[Config::kDHead / 16][4];
+  };
 
   // S^T = K Q^T, or dP^T = V dO^T.
   static __device__ void issue_scores(Scores& s, typename KeyTile::RowOperand keys,
@@ -29,6 +32,17 @@ struct Products {
     Wgmma::start(s, keys.step(0), queries.step(0));
 #pragma unroll
     for (int d = 1; d < Config::kDHead / 16; ++d) Wgmma::run(s, keys.step(d), queries.step(d));
+    ptx::wgmma_commit();
+  }
+
+  // The same with K in registers.
+  static __device__ void issue_scores(Scores& s, const Fragments& keys,
+                                      typename QueryTile::RowOperand queries) {
+    using Wgmma = ptx::WgmmaFromRegistersByRows<DType, Config::kBR>;
+    ptx::wgmma_fence();  // wgmma may now touch these registers
+    Wgmma::start(s, keys.step[0], queries.step(0));
+#pragma unroll
+    for (int d = 1; d < Config::kDHead / 16; ++d) Wgmma::run(s, keys.step[d], queries.step(d));
     ptx::wgmma_commit();
   }
 

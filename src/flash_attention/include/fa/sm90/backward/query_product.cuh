@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ = dS K of a block, in passes of 64 queries and 64 columns. dS goes through shared memory: dS^T of a
+// dQ = dS K of a block, in passes of 64 queries and some of the columns. dS goes through shared memory: dS^T of a
 // key warpgroup is written transposed. The sum dq_sum has the order of the accumulator registers: a
-// pass is 64 x 64 adjacent floats, and a thread's four of a fragment are adjacent too.
+// pass is so many adjacent floats, and a thread's four of a fragment are adjacent too.
 #pragma once
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
@@ -13,7 +13,7 @@ template <class Config>
 struct QueryProduct {
   using KeyTile = typename Shape<Config>::KeyTile;
   using ScoreTile = typename Shape<Config>::ScoreTile;
-  static constexpr int kColumns = kDqColumns;
+  static constexpr int kColumns = Config::kPassColumns;  // whole panels
   static constexpr int kColumnPasses = Config::kDHead / kColumns;
   static constexpr int kPasses = Shape<Config>::kDqPasses;
   static constexpr int kPassFloats = kWarpgroupRows * kColumns;
@@ -38,7 +38,8 @@ struct QueryProduct {
   static __device__ void issue(Sum& sum, ScoreTile ds, KeyTile keys, int pass) {
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, kColumns, false, true>;
     const auto a = rows_of(ds, pass / kColumnPasses).row_operand();
-    const auto b = KeyTile(keys.panel(pass % kColumnPasses)).column_operand();
+    constexpr int kPanels = kColumns / KeyTile::kColumns;
+    const auto b = KeyTile(keys.panel(pass % kColumnPasses * kPanels)).column_operand();
     ptx::wgmma_fence();  // wgmma may now touch these registers
     Wgmma::start(sum, a.step(0), b.step(0));
 #pragma unroll
@@ -81,7 +82,7 @@ class SumPlace {
     return head_ + static_cast<i64>(block) * Config::kBR * Config::kDHead;
   }
   __device__ void begin_tile(Mailbox mail) {
-    const i64 head = static_cast<i64>(mail.read(Word::kKvHead)) * args_.heads_per_kv;
+    const i64 head = mail.read(Word::kHead);
     head_ = args_.dq_sum + (head * args_.stat_rows + mail.read(Word::kStatFirst)) * Config::kDHead;
   }
   __device__ void next_head() { head_ += static_cast<i64>(args_.stat_rows) * Config::kDHead; }

@@ -105,9 +105,11 @@ struct Stored {
     const int row = tile.first_row(warpgroup) + first;
     stage_rows<typename Config::DType>(sum, args.softmax_scale, staged, first);
     const attn::Sequence& sequence = tile.sequence;
-    store_staged<Config::Lengths::kPerBatch>(
-        staged, first, sequence.q_len - row, map,
-        {args.dq, args.dq_stride, args.d_qk, sequence.q_first + row, tile.head, sequence.q_batch});
+    store_staged<Config::Lengths::kPerBatch>(staged, first, sequence.q_len - row, map,
+                                             {{args.dq, args.dq_stride, args.d_qk},
+                                              sequence.q_first + row,
+                                              tile.head,
+                                              sequence.q_batch});
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
   }
 };

@@ -31,6 +31,11 @@ struct SharedMemory {
   using DsBarriers = PipelineBarriers<(Config::kQueryWarps > 0 ? Config::kDsStages : 0)>;
   // Of the parts of staged dQ: full when the warpgroup of dQ is done with one, empty when the writer is.
   using DqBarriers = PipelineBarriers<(Config::kWriterWarps > 0 ? Shape<Config>::kDqPasses : 0)>;
+  // Of the copies whose buffers the clearer completes: of Q and of dO by stages, of K, and of V.
+  static constexpr int kQLanded = 0, kDOLanded = kStages, kKLanded = 2 * kStages;
+  static constexpr int kVLanded = kKLanded + 1;
+  static constexpr int kClearerWarps = Config::Lengths::kPerBatch ? 1 : 0;
+  using LandedBarriers = PipelineBarriers<kClearerWarps*(kVLanded + 1), 1, 0>;
   static constexpr int kStatBytes = Shape<Config>::kStatBytes;
 
   static constexpr u32 kK = kSmemStart;
@@ -48,7 +53,8 @@ struct SharedMemory {
   static constexpr u32 kDOBarriers = kQBarriers + QueryPipeline::kBarrierBytes;
   static constexpr u32 kDsBarriers = kDOBarriers + QueryPipeline::kBarrierBytes;
   static constexpr u32 kDqBarriers = kDsBarriers + DsBarriers::kBarrierBytes;
-  static constexpr u32 kMail = Mailbox::after(kDqBarriers + DqBarriers::kBarrierBytes);
+  static constexpr u32 kLandedBarriers = kDqBarriers + DqBarriers::kBarrierBytes;
+  static constexpr u32 kMail = Mailbox::after(kLandedBarriers + LandedBarriers::kBarrierBytes);
   static constexpr int kBytes = kKeyBarriers - kSmemStart + Config::kBarrierBytes;
   static_assert(kMail + kMailboxes * Mailbox::kBytes <= kSmemStart + kBytes);
 
@@ -67,6 +73,7 @@ struct SharedMemory {
   static __device__ QueryPipeline d_o_pipeline() { return {kDO, kDOBarriers}; }
   static __device__ DsBarriers ds_pipeline() { return {kDsBarriers}; }
   static __device__ DqBarriers dq_pipeline() { return {kDqBarriers}; }
+  static __device__ LandedBarriers landed() { return {kLandedBarriers}; }
   static __device__ Mailbox mail(TileCount tile) {
     return {kMail + tile.mailbox() * Mailbox::kBytes};
   }
@@ -79,7 +86,8 @@ struct SharedMemory {
     key_pipeline().init_empty(0, kKeyWarps + Config::kQueryWarps);
 #pragma unroll
     for (int mailbox = 0; mailbox < kMailboxes; ++mailbox)
-      mail_pipeline().init(mailbox, 1, kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
+      mail_pipeline().init(mailbox, 1,
+                           kKeyWarps + Config::kQueryWarps + Config::kWriterWarps + kClearerWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       q_pipeline().init(stage, 1, kKeyWarps);
@@ -90,6 +98,8 @@ struct SharedMemory {
       ds_pipeline().init(stage, kKeyWarps, Config::kQueryWarps);
 #pragma unroll
     for (int part = 0; part < DqBarriers::kStages; ++part) dq_pipeline().init(part, 1, 1);
+#pragma unroll
+    for (int copy = 0; copy < LandedBarriers::kStages; ++copy) landed().init_full(copy, 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };

@@ -30,16 +30,16 @@ class SplitGradient {
     ptx::wgmma_wait<0>();  // both were read
   }
 
-  __device__ void store(float scale, Tile64 staged, const TensorMap& map, void* tensor,
-                        const Strides& strides, int columns) const {
+  __device__ void store(float scale, Tile64 staged, float* sums, const TensorMap& map,
+                        const Columns& to) const {
     const Mailbox mail = Smem::mail();
+    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient_, sums, mail, 0);
     const int first = warp_in_group() * kWarpRows;
     const int row = mail.read(Word::kKeyFirst) + first;
     stage_rows<typename Config::DType>(gradient_, scale, staged, first);
     store_staged<Config::Lengths::kPerBatch>(
         staged, first, mail.read(Word::kKLen) - row, map,
-        {tensor, strides, columns, mail.read(Word::kKFirst) + row, mail.read(Word::kKvHead),
-         mail.read(Word::kKBatch)});
+        {to, mail.read(Word::kKFirst) + row, mail.read(Word::kKvHead), mail.read(Word::kKBatch)});
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
   }
 
@@ -91,8 +91,8 @@ class ValueGradient : SplitGradient<Config> {
       ring.advance();
     }
     if (any) Smem::d_o_pipeline().wait_empty(last);  // all have read dO
-    this->store(Config::Dropout::scale(args_), Smem::d_o(last.stage), maps_.dv, args_.dv,
-                args_.dv_stride, args_.d_v);
+    this->store(Config::Dropout::scale(args_), Smem::d_o(last.stage), args_.dv_sum, maps_.dv,
+                {args_.dv, args_.dv_stride, args_.d_v});
   }
 
  private:
@@ -144,7 +144,7 @@ class KeyGradient : SplitGradient<Config> {
       for (int i = 0; i < Smem::kQStages; ++i) load();  // the last one in place of K
     }
     int block = Smem::mail().read(Word::kFirstBlock);
-    int head = Smem::mail().read(Word::kPartHead) * args_.heads_per_kv;
+    int head = Smem::mail().read(Word::kPartHead);
     Ring<Smem::kQStages> q, last;
     Ring<Smem::kStages> ds;
     q.advance();  // after K
@@ -167,8 +167,8 @@ class KeyGradient : SplitGradient<Config> {
       if (steps == 1) Smem::ds_pipeline().wait_empty(ds);  // all have read Q
       ds.advance();
     }
-    this->store(args_.softmax_scale, Smem::q(last.stage), maps_.dk, args_.dk, args_.dk_stride,
-                args_.d_qk);
+    this->store(args_.softmax_scale, Smem::q(last.stage), args_.dk_sum, maps_.dk,
+                {args_.dk, args_.dk_stride, args_.d_qk});
   }
 
  private:

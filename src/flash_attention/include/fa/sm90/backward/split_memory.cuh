@@ -79,7 +79,7 @@ class QueryWalk {
   __device__ QueryWalk(const BackwardKernelArgs& args, const attn::Sequence& sequence, int batch)
       : sequence_(sequence),
         block_(Smem::mail().read(Word::kFirstBlock)),
-        head_(Smem::mail().read(Word::kKvHead) * args.heads_per_kv),
+        head_(Smem::mail().read(Word::kHead)),
         left_(Smem::mail().read(Word::kSteps)),
         stats_(stat_row(args, head_, batch)),
         stat_rows_(args.stat_rows) {}

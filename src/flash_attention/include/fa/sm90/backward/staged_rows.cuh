@@ -33,29 +33,6 @@ __device__ void clear_rows(Tile tile, int first, int end, int thread, int thread
   ptx::fence_proxy_async();  // the products see the zeros
 }
 
-// Clears this warpgroup's rows of K and V that hold no key.
-template <class Config, int Warpgroup>
-__device__ void clear_keys(Mailbox mail) {
-  using Smem = SharedMemory<Config>;
-  const int keys = mail.read(Word::kKLen) - mail.read(Word::kKeyFirst);
-  constexpr int kFirst = Warpgroup * kWarpgroupRows, kEnd = kFirst + kWarpgroupRows;
-  if (keys >= kEnd) return;
-  const int thread = threadIdx.x % kWarpgroupSize;
-  clear_rows(Smem::k(), max(keys, kFirst), kEnd, thread, kWarpgroupSize);
-  clear_rows(Smem::v(), max(keys, kFirst), kEnd, thread, kWarpgroupSize);
-  sync_warpgroup(Warpgroup);  // all four warps have stored their zeros
-}
-
-// Clears the rows of a block of Q or dO that hold no query, with all key warpgroups.
-template <class Config>
-__device__ void clear_queries(typename Shape<Config>::QueryTile tile, Mailbox mail, int first_row) {
-  const int queries = mail.read(Word::kQLen) - first_row;
-  if (queries >= Config::kBR) return;
-  clear_rows(tile, queries, Config::kBR, threadIdx.x - kWarpgroupSize,
-             Shape<Config>::kKeyWarpgroups * kWarpgroupSize);
-  sync_key_warpgroups<Config>();  // all of them have stored their zeros
-}
-
 // Rows `first` to `first` + 15 of the tile, times `scale` in 16 bits.
 template <class DType, class Rows, class Tile>
 __device__ void stage_rows(const Rows& rows, float scale, Tile tile, int first) {
@@ -73,16 +50,23 @@ __device__ void stage_rows(const Rows& rows, float scale, Tile tile, int first) 
   __syncwarp();              // and what all lanes wrote
 }
 
-// Where rows go: a tensor, its columns, and the place of the first row.
-struct RowsOf {
+// A tensor and some of its columns.
+struct Columns {
   void* tensor;
   const Strides& strides;
-  int columns, row, head, batch;
-  int column = 0;  // of the first staged column; `columns` are those from there on
+  int count;
+  int first = 0;
+};
+
+// Where rows go: the columns, and the place of the first row.
+struct RowsOf {
+  Columns columns;
+  int row, head, batch;
 
   __device__ char* address() const {
-    return static_cast<char*>(tensor) +
-           (batch * strides.batch + row * strides.seq + head * strides.head + column) *
+    const Strides& strides = columns.strides;
+    return static_cast<char*>(columns.tensor) +
+           (batch * strides.batch + row * strides.seq + head * strides.head + columns.first) *
                kElementBytes;
   }
 };
@@ -94,17 +78,32 @@ __device__ void store_staged(Tile staged, int first, int rows, const TensorMap& 
                              const RowsOf& to) {
   if (PerBatch && rows < kWarpRows) {
     for (int r = 0; r < rows; ++r)
-      for (int chunk = lane_id(); chunk < to.columns / kChunkElements; chunk += kWarpSize)
-        ptx::st_global_16(to.address() + r * to.strides.seq * kElementBytes + chunk * kChunkBytes,
-                          ptx::ld_shared_16(staged.chunk(first + r, chunk)));
+      for (int chunk = lane_id(); chunk < to.columns.count / kChunkElements; chunk += kWarpSize)
+        ptx::st_global_16(
+            to.address() + r * to.columns.strides.seq * kElementBytes + chunk * kChunkBytes,
+            ptx::ld_shared_16(staged.chunk(first + r, chunk)));
     ptx::fence_proxy_async();  // these reads come before the copy engine's next writes
     __syncwarp();              // the staged rows were read
   } else if (lane_id() == 0) {
 #pragma unroll
     for (int p = 0; p < Tile::kCount; ++p)
       ptx::tma_store_4d(map, staged.panel(p) + first * Tile::kRowBytes,
-                        to.column + p * Tile::kColumns, to.head, to.row, to.batch);
+                        to.columns.first + p * Tile::kColumns, to.head, to.row, to.batch);
     ptx::tma_commit();
+  }
+}
+
+// Stores a warpgroup's 64 rows of dK or dV of some of the heads, as accumulators have them. `sums` is dk_sum
+// or dv_sum.
+template <class Rows>
+__device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpgroup) {
+  const i64 row = mail.read(Word::kSumRow) + warpgroup * kWarpgroupRows;
+  float4* const to = reinterpret_cast<float4*>(sums + row * 8 * Rows::kColFragments) +
+                     threadIdx.x % kWarpgroupSize;
+#pragma unroll
+  for (int j = 0; j < Rows::kColFragments; ++j) {
+    const float (&x)[4] = rows.v[0][j];
+    to[j * kWarpgroupSize] = {x[0], x[1], x[2], x[3]};
   }
 }
 

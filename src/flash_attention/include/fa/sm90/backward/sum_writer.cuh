@@ -148,7 +148,7 @@ class SumWriter {
     if (mail.read_alone(Word::kKeyFirst) == kNoMoreTiles) return false;
     steps_ = mail.read_alone(Word::kSteps);
     block_ = mail.read_alone(Word::kEndBlock) - 1;
-    row_ = static_cast<i64>(mail.read_alone(Word::kKvHead)) * args_.heads_per_kv * args_.stat_rows +
+    row_ = static_cast<i64>(mail.read_alone(Word::kHead)) * args_.stat_rows +
            mail.read_alone(Word::kStatFirst);
     return true;
   }

@@ -64,6 +64,11 @@ struct Dynamic {
     // Tiles start in the order of the counter, whichever CTA starts first.
     __device__ bool next(Tile& tile) {
       const int index = atomicAdd(args_.tile_counter, 1);
+      if (is_packed()) {
+        if (index >= num_packed_tiles<Config>(args_)) return false;
+        tile = packed_tile_in_group<Config>(index, args_, Config::kGroupHeads);
+        return true;
+      }
       if (index >= num_tiles<Config>(args_)) return false;
       tile = tile_in_group<Config>(index, args_, Config::kGroupHeads);
       return true;
@@ -78,6 +83,11 @@ struct Dynamic {
     }
 
    private:
+    // Parts of the work that share a workspace have some of the heads of some sequences.
+    __device__ bool is_packed() const {
+      return Config::Lengths::kPerBatch && Config::kQueryWarps > 0 && args_.cu_seqlens_k;
+    }
+
     const BackwardKernelArgs& args_;
   };
 };

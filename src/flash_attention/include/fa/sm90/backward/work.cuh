@@ -16,14 +16,13 @@ namespace fa::sm90::backward {
 // The tiles of the backward pass in shared memory. A CTA has the keys of a tile; it visits blocks of
 // queries. A key warpgroup has 64 of the keys, and a warp 16 of these.
 inline constexpr int kWarps = kWarpgroupSize / kWarpSize;  // of a warpgroup
-inline constexpr int kDqColumns = 64;  // of dQ that a warpgroup computes at a time, with 64 queries
 
 template <class Config>
 struct Shape {
   static constexpr int kKeyWarpgroups = Config::kBC / kWarpgroupRows;
   static constexpr int kKeyWarps = kKeyWarpgroups * kWarps;
   static constexpr int kQueryPieces = Config::kBR / kWarpgroupRows;  // of a product with 64 rows
-  static constexpr int kDqPasses = kQueryPieces * (Config::kDHead / kDqColumns);
+  static constexpr int kDqPasses = kQueryPieces * (Config::kDHead / Config::kPassColumns);
   static constexpr int kStatBytes = Config::kBR * static_cast<int>(sizeof(float));
   using KeyTile = SharedTile<Config::kDHead, Config::kBC>;    // K and V, then dK and dV
   using QueryTile = SharedTile<Config::kDHead, Config::kBR>;  // Q and dO
@@ -43,11 +42,19 @@ struct TensorMaps {
   const TensorMap &dk, &dv;
 };
 
-// A tile is a block of keys of one head of k and v of one sequence. A tile order yields the tiles of a
-// CTA one after the other.
+// A tile is a block of keys of one head of k and v of one sequence, and one of the splits of the heads of q
+// that share it. A tile order yields the tiles of a CTA one after the other.
 struct Tile {
-  int key_first, kv_head, batch;
+  int key_first, kv_head, batch, split;
 };
+
+// The heads of q of a split, and how many there are. Splits differ by one head at most.
+__device__ inline int first_head(const BackwardKernelArgs& args, int kv_head, int split) {
+  return kv_head * args.heads_per_kv + split * args.heads_per_kv / args.head_splits;
+}
+__device__ inline int num_heads(const BackwardKernelArgs& args, int split) {
+  return first_head(args, 0, split + 1) - first_head(args, 0, split);
+}
 
 // Of the part of the work that this launch does.
 template <class Config>
@@ -57,16 +64,19 @@ __device__ int num_key_blocks(const BackwardKernelArgs& args) {
 
 template <class Config>
 __device__ int num_tiles(const BackwardKernelArgs& args) {
-  return num_key_blocks<Config>(args) * args.part_heads;
+  return num_key_blocks<Config>(args) * args.part_heads * args.head_splits;
 }
 
-// The blocks of `group` heads side by side, then those of the next group.
+// The blocks of up to `group` heads, or splits of heads, side by side, then those of the next group. Groups are
+// as large as each other, because a small one at the end would leave multiprocessors idle.
 struct BlockOfHead {
   int block, head;
 };
-__device__ inline BlockOfHead block_in_group(int index, int blocks, int all_heads, int group) {
+__device__ inline BlockOfHead block_in_group(int index, int blocks, int all_heads, int most) {
+  const int groups = (all_heads + most - 1) / most;
+  const int group = (all_heads + groups - 1) / groups;
   const int first_head = index / (blocks * group) * group;
-  const int heads = min(group, all_heads - first_head);  // the last group may be smaller
+  const int heads = min(group, all_heads - first_head);
   const int in_group = index - first_head * blocks;
   return {in_group / heads, first_head + in_group % heads};
 }
@@ -74,17 +84,42 @@ __device__ inline BlockOfHead block_in_group(int index, int blocks, int all_head
 template <class Config>
 __device__ Tile tile_in_group(int index, const BackwardKernelArgs& args, int group) {
   const int kv_heads = args.heads / args.heads_per_kv;
-  const auto [block, head_of_part] =
-      block_in_group(index, num_key_blocks<Config>(args), args.part_heads, group);
-  const int head = args.part_head + head_of_part;
-  return {args.part_key + block * Config::kBC, head % kv_heads, head / kv_heads};
+  const auto [block, split] = block_in_group(index, num_key_blocks<Config>(args),
+                                             args.part_heads * args.head_splits, group);
+  const int head = args.part_head + split / args.head_splits;
+  return {args.part_key + block * Config::kBC, head % kv_heads, head / kv_heads,
+          split % args.head_splits};
+}
+
+// The tiles of packed sequences: the blocks of all sequences, for each head.
+template <class Config>
+__device__ auto packed_keys(const BackwardKernelArgs& args) {
+  return attn::PackedBlocks<Config::kBC>{args.cu_seqlens_k, args.seq_len_k, args.batch};
+}
+
+template <class Config>
+__device__ int num_packed_tiles(const BackwardKernelArgs& args) {
+  return packed_keys<Config>(args).count() * (args.heads / args.heads_per_kv) * args.head_splits;
+}
+
+// The tile may have no key.
+template <class Config>
+__device__ Tile packed_tile_in_group(int index, const BackwardKernelArgs& args, int group) {
+  const auto keys = packed_keys<Config>(args);
+  const auto [block, split] =
+      block_in_group(index, keys.count(), args.heads / args.heads_per_kv * args.head_splits, group);
+  const int batch = keys.sequence(block);
+  return {(block - keys.first(batch)) * Config::kBC, split / args.head_splits, batch,
+          split % args.head_splits};
 }
 
 enum class Word : int {
   kKeyFirst,    // of the tile, or kNoMoreTiles
   kKvHead,      // head of k and v
-  kPartHead,    // this head among those of the part, over all sequences
-  kSteps,       // query blocks of all heads that share it
+  kHead,        // heads of q: the first,
+  kHeads,       // their number,
+  kPartHead,    // and the first among those of the part, over all sequences
+  kSteps,       // query blocks of all of them
   kFirstBlock,  // query blocks of a head: the first and the end,
   kEndBlock,
   kOpenFirst,  // and those from here
@@ -94,10 +129,11 @@ enum class Word : int {
   kStatFirst,  // row of the sequence in lse_log2, delta and dq_sum
   kKFirst,     // row of the sequence in k and v
   kKBatch,
+  kSumRow,  // of the tile in dk_sum and dv_sum
   kQFirst,  // row of the sequence in dq
   kQBatch,
   kShare,  // of dQ of the block whose sum is staged: Share bits
-  kCount = 16
+  kCount = 20
 };
 
 inline constexpr int kNoMoreTiles = -1;
@@ -155,9 +191,11 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
                            const TileRange<Config>& range, const BackwardKernelArgs& args) {
   mail.write(Word::kKeyFirst, tile.key_first);
   mail.write(Word::kKvHead, tile.kv_head);
-  mail.write(Word::kPartHead,
-             tile.batch * (args.heads / args.heads_per_kv) + tile.kv_head - args.part_head);
-  mail.write(Word::kSteps, (range.end_block() - range.first_block()) * args.heads_per_kv);
+  const int head = first_head(args, tile.kv_head, tile.split), heads = num_heads(args, tile.split);
+  mail.write(Word::kHead, head);
+  mail.write(Word::kHeads, heads);
+  mail.write(Word::kPartHead, tile.batch * args.heads + head - args.part_head * args.heads_per_kv);
+  mail.write(Word::kSteps, (range.end_block() - range.first_block()) * heads);
   mail.write(Word::kFirstBlock, range.first_block());
   mail.write(Word::kEndBlock, range.end_block());
   mail.write(Word::kOpenFirst, (range.start_last + Config::kBR - 1) / Config::kBR);
@@ -167,6 +205,9 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
   mail.write(Word::kStatFirst, attn::first_stat_row(args, tile.batch));
   mail.write(Word::kKFirst, sequence.k_first);
   mail.write(Word::kKBatch, sequence.k_batch);
+  const int sum_head = tile.split * (args.heads / args.heads_per_kv) + tile.kv_head;
+  mail.write(Word::kSumRow,
+             sum_head * args.key_rows + attn::first_key_row(args, tile.batch) + tile.key_first);
 }
 
 // Where the rows of a sequence are in dq.

@@ -58,7 +58,7 @@ struct Workspace {
     __device__ explicit KeySide(const BackwardKernelArgs& args) : args_(args) {}
     __device__ void begin_tile(Mailbox mail) {
       key_ = mail.read(Word::kKeyFirst) + Warpgroup * kWarpgroupRows;
-      head_ = mail.read(Word::kPartHead) * args_.heads_per_kv;
+      head_ = mail.read(Word::kPartHead);
     }
     __device__ void next_head() { ++head_; }
 

@@ -21,7 +21,7 @@ struct Ordered {
     using Smem = SharedMemory<Config>;
     using Math = QueryProduct<Config>;
     using Sum = typename Math::Sum;
-    using Rows = SharedTile<kDqColumns, kWarpgroupRows>;          // of dQ in 16 bits
+    using Rows = SharedTile<Math::kColumns, kWarpgroupRows>;      // of dQ in 16 bits
     static constexpr int kIndex = Shape<Config>::kKeyWarpgroups;  // after the key warpgroups
 
    public:
@@ -30,7 +30,7 @@ struct Ordered {
 
     __device__ void run() {
       while (take_tile<Config>(tile_, steps_, block_)) {
-        head_ = Smem::mail(tile_).read(Word::kKvHead) * args_.heads_per_kv;
+        head_ = Smem::mail(tile_).read(Word::kHead);
         clear_unseen();
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
@@ -77,13 +77,15 @@ struct Ordered {
       }
       const int first = warp_in_group() * kWarpRows;
       const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
-      const int column = pass % Math::kColumnPasses * kDqColumns;
+      const int column = pass % Math::kColumnPasses * Math::kColumns;
       const Mailbox mail = Smem::mail(tile_);
       stage_rows<typename Config::DType>(sum, args_.softmax_scale, Rows(staged), first);
       store_staged<Config::Lengths::kPerBatch>(
           Rows(staged), first, mail.read(Word::kQLen) - row, *maps_.dq,
-          {args_.dq, args_.dq_stride, min(args_.d_qk - column, kDqColumns),
-           mail.read(Word::kQFirst) + row, head_, mail.read(Word::kQBatch), column});
+          {{args_.dq, args_.dq_stride, min(args_.d_qk - column, Math::kColumns), column},
+           mail.read(Word::kQFirst) + row,
+           head_,
+           mail.read(Word::kQBatch)});
       if (lane_id() == 0) ptx::tma_wait_read();
     }
 
@@ -93,9 +95,11 @@ struct Ordered {
       if (mail.read(Word::kKeyFirst) > 0) return;
       const int rows = min(mail.read(Word::kFirstBlock) * Config::kBR, mail.read(Word::kQLen));
       const int chunks = args_.d_qk / kChunkElements;
-      for (int head = head_; head < head_ + args_.heads_per_kv; ++head) {
-        const RowsOf to{args_.dq, args_.dq_stride,         args_.d_qk, mail.read(Word::kQFirst),
-                        head,     mail.read(Word::kQBatch)};
+      for (int head = head_; head < head_ + mail.read(Word::kHeads); ++head) {
+        const RowsOf to{{args_.dq, args_.dq_stride, args_.d_qk},
+                        mail.read(Word::kQFirst),
+                        head,
+                        mail.read(Word::kQBatch)};
         for (int i = threadIdx.x % kWarpgroupSize; i < rows * chunks; i += kWarpgroupSize)
           ptx::st_global_16(to.address() + (i / chunks) * args_.dq_stride.seq * kElementBytes +
                                 i % chunks * kChunkBytes,

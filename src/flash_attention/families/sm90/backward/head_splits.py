@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Into how many splits the heads of q that share a head of k go.
+
+A tile of keys visits the queries of all heads that share them, so grouped heads make few, long
+tiles. Where these do not fill the GPU evenly, each tile has a split of the heads, and a kernel adds
+the splits of dK and dV up.
+"""
+
+from __future__ import annotations
+
+from flash_attention.call.backward_call import BackwardProblem
+from flash_attention.families.backward_args import key_rows
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.parts import Part, Parts
+
+SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
+SUM_BYTES_PER_US = 3e6  # of splits that are stored and read again
+SUM_BYTES = 2 * 2 * 4  # of a column of dK and dV, stored and read
+UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
+LAUNCH_US = 3.0  # of the kernel that adds the splits up
+
+
+def head_splits(
+    problem: BackwardProblem, config: HopperBackwardKernelConfig, work: Parts, num_sms: int
+) -> int:
+    """Return the number of splits that is expected to take the least time: a power of two, or one
+    for each head."""
+    group = problem.heads_per_kv
+    choices = [*(1 << i for i in range((group - 1).bit_length())), group]
+    if len(choices) == 1:
+        return 1
+    return min(choices, key=lambda splits: _expected_us(problem, config, work, num_sms, splits))
+
+
+def _expected_us(
+    problem: BackwardProblem,
+    config: HopperBackwardKernelConfig,
+    work: Parts,
+    num_sms: int,
+    splits: int,
+) -> float:
+    """Estimate the time of the main kernel and of adding up. The longest tiles come first, so that
+    multiprocessors are idle at the end for half of a short tile on average."""
+    heads = -(-problem.heads_per_kv // splits)
+    blocks = 0.0
+    for part in work.parts:
+        longest, shortest = _query_blocks(problem, config, part)
+        tiles = part.part_heads * _key_blocks(problem, config, part)
+        even = problem.heads_per_kv * tiles * (longest + shortest) / 2 / num_sms
+        even += heads * shortest / 2
+        blocks += (even**UNEVEN + (heads * _longest(problem, config, longest)) ** UNEVEN) ** (
+            1 / UNEVEN
+        )
+    main = blocks * 10 * config.B_r * config.B_c * config.d_head / SM_FLOP_PER_US
+    if splits == 1:
+        return main
+    columns = splits * problem.heads_k * key_rows(problem) * config.d_head
+    return main + LAUNCH_US + columns * SUM_BYTES / SUM_BYTES_PER_US
+
+
+def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part) -> float:
+    """Return the tiles of a head in a part. Only the device knows the lengths of packed sequences:
+    they are taken to be as long as each other."""
+    if problem.total_k is None:
+        return -(-part.part_keys // config.B_c)
+    return max(1.0, problem.total_k / problem.batch / config.B_c)
+
+
+def _query_blocks(
+    problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part
+) -> tuple[float, float]:
+    """Return how many blocks of a head's queries see the first keys of a part, and the last."""
+    rows = problem.seq_q if problem.total_q is None else problem.total_q / problem.batch
+    if problem.window is not None:
+        rows = min(rows, sum(problem.window) + config.B_c)
+        return rows / config.B_r, rows / config.B_r
+    if not problem.causal:
+        return rows / config.B_r, rows / config.B_r
+    keys = problem.seq_k if problem.total_k is None else problem.total_k / problem.batch
+    seen = [
+        min(rows, max(0.0, keys - key)) for key in (part.part_key, part.part_key + part.part_keys)
+    ]
+    return seen[0] / config.B_r, seen[1] / config.B_r
+
+
+def _longest(problem: BackwardProblem, config: HopperBackwardKernelConfig, average: float) -> float:
+    """Return the blocks of the longest tile, which a packed sequence of the longest length has."""
+    if problem.total_q is None or problem.window is not None:
+        return average
+    return problem.seq_q / config.B_r
