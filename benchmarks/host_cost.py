@@ -2,7 +2,7 @@
 """What a call costs on the host: in steady state beside torch's SDPA, and first in a process; and
 the memory of a training step beside FlashAttention-3, if $FLASH_ATTENTION_FA3 names its library.
 
-Run on a machine with a GPU: python benchmarks/host_cost.py [--json FILE]
+Run on a machine with a GPU: python benchmarks/host_cost.py [--training] [--json FILE]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd import Function
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -84,25 +87,88 @@ def steady_state(rounds: int) -> dict[str, float]:
         return microseconds_per_call(calls, rounds)
 
 
+class _Nothing(Function):
+    """What autograd and the allocator take in every function that is written in Python: a node with
+    the saved tensors of attention, and as many new tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, torch.empty_like(q))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor) -> Any:
+        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+
 def training_step(rounds: int) -> dict[str, float]:
     """Microseconds of the two calls of a training step through autograd."""
     ours = [t.requires_grad_() for t in generate_qkv(*SHAPE, DType.FP16, "cuda")]
     q, k, v = torchs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in ours]
     do = torch.randn_like(ours[0])
     do_t = do.transpose(1, 2).contiguous()
+    rows, starts = [t.detach()[0].requires_grad_() for t in ours], _starts([40, 60, 28])
+    lengths: dict[str, Any] = {
+        **{"cu_seqlens_q": starts, "max_seqlen_q": 60},
+        **{"cu_seqlens_k": starts, "max_seqlen_k": 60},
+    }
+    nothing: Callable[..., Any] = _Nothing.apply
 
     def step() -> None:
         torch.autograd.grad(attention(*ours), ours, do)
 
+    def packed_step() -> None:
+        torch.autograd.grad(attention(*rows, **lengths), rows, do[0])
+
     def torchs_step() -> None:
         torch.autograd.grad(scaled_dot_product_attention(q, k, v), torchs, do_t)
 
-    calls = {"attention, both passes": step, "torch SDPA (flash), both passes": torchs_step}
-    one_thread = {f"{name}, one thread": call for name, call in calls.items()}
+    calls = {
+        "attention, both passes": step,
+        "attention, packed, both passes": packed_step,
+        "torch SDPA (flash), both passes": torchs_step,
+        "an empty function, both passes": lambda: torch.autograd.grad(nothing(*ours), ours, do),
+        "attention, recorded": lambda: attention(*ours),
+        "torch SDPA (flash), recorded": lambda: scaled_dot_product_attention(q, k, v),
+    }
+    one_thread = {f"{name}, one thread": call for name, call in list(calls.items())[:4]}
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         found = microseconds_per_call(calls, rounds)
         with torch.autograd.set_multithreading_enabled(False):  # without waking autograd's thread
-            return found | microseconds_per_call(one_thread, rounds)
+            return found | microseconds_per_call(one_thread, rounds) | new_lengths(rounds)
+
+
+def new_lengths(steps: int) -> dict[str, float]:
+    """Microseconds of a training step on short packed sequences with lengths that are new, and of
+    the next one, both while the GPU is idle."""
+    draw, heads, d_head = random.Random(0), SHAPE[2], SHAPE[3]
+    times: dict[str, list[float]] = {"new": [], "known": []}
+    for _ in range(steps + 20):
+        counts = [draw.randint(1, 60) for _ in range(draw.randint(2, 9))]
+        shape = (sum(counts), heads, d_head)
+        given = [torch.zeros(shape, dtype=torch.float16, device="cuda") for _ in range(4)]
+        leaves, starts = [t.requires_grad_() for t in given[:3]], _starts(counts)
+        for taken in times.values():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            out = attention(
+                *leaves,
+                cu_seqlens_q=starts,
+                max_seqlen_q=max(counts),
+                cu_seqlens_k=starts,
+                max_seqlen_k=max(counts),
+            )
+            torch.autograd.grad(out, leaves, given[3])
+            taken.append((time.perf_counter() - start) * 1e6)
+    return {
+        f"attention, packed, both passes, one thread, {name} lengths": statistics.median(taken[20:])
+        for name, taken in times.items()
+    }
+
+
+def _starts(counts: list[int]) -> Tensor:
+    return torch.tensor([0, *counts]).cumsum(0).int().cuda()
 
 
 def peak_memory() -> dict[str, float]:
@@ -177,7 +243,7 @@ def first_calls(processes: int) -> dict[str, float]:
 def print_table(title: str, unit: str, rows: dict[str, float]) -> None:
     print(title)
     for name, value in rows.items():
-        print(f"  {name:<45}{value:10.1f} {unit}")
+        print(f"  {name:<58}{value:8.1f} {unit}")
 
 
 def main() -> None:
@@ -185,6 +251,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
     parser.add_argument("--rounds", type=int, default=200, help=f"rounds of {CALLS} calls")
     parser.add_argument("--processes", type=int, default=3, help="new processes of each kind")
+    parser.add_argument("--training", action="store_true", help="only the training steps")
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--peak-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -195,6 +262,9 @@ def main() -> None:
         return
     if options.peak_memory:
         print(json.dumps(peak_memory()))
+        return
+    if options.training:
+        print_table("host time of a training step", "us", training_step(options.rounds))
         return
     steady = steady_state(options.rounds) | training_step(options.rounds)
     first = first_calls(options.processes)

@@ -165,3 +165,13 @@ CASES = [
     Case("one query of a cache", 1, 300, batch=3, used=(300, 129, 0)),
     Case("packed keys", 70, (100, 0), batch=2),
 ]
+
+LONG = [
+    Case("full", 1000, 333, 128, 128, 8, 2, batch=2),
+    Case("causal", 1000, 1500, 128, 128, 4, 4, batch=2, causal=True, sinks=True),
+    Case("causal, rows without a key", 1000, 333, 128, 128, 4, 1, causal=True),
+    Case("a window", 1000, 1000, 120, 104, 4, 2, window=(100, 30), softcap=20.0),
+    Case("packed", (700, 0, 1, 129), (600, 10, 900, 0), 128, 128, causal=True, padding=7),
+    Case("a cache", 300, 2000, 128, 128, batch=3, used=(2000, 31, 0), causal=True),
+]
+"""Calls that are for a GPU alone."""

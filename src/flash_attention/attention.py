@@ -13,7 +13,6 @@ from flash_attention import ops
 from flash_attention.autograd import (
     compute_recorded,
     compute_traced,
-    plan_to_record,
     run_recorded,
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
@@ -122,10 +121,15 @@ def attention(
         call = _with_rng_state(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
-    if not (ops.is_traced(q, k, v) or _any_transforms() or (_records() and call.needs_grad())):
-        plan = known_plan(call, config)
-        if plan is not None:
-            return plan.run(call, validate)
+    if not (ops.is_traced(q, k, v) or _any_transforms()):
+        if _records() and call.needs_grad():
+            found = run_recorded(call, config, validate, backward)
+            if found is not None:
+                return found
+        else:
+            plan = known_plan(call, config)
+            if plan is not None:
+                return plan.run(call, validate)
     return _attention_slow_path(call, config, validate, backward)
 
 
@@ -146,16 +150,11 @@ def _attention_slow_path(
         call = call.with_whole_window()
     q, k, v = call[:3]
     is_traced = ops.is_traced(q, k, v)
-    is_recorded = not is_traced and _records() and call.needs_grad()
-    if is_recorded:
-        plan = plan_to_record(call, config)
-        if plan is not None:
-            return run_recorded(plan, call, validate, backward)
     if needs_padding(q, v):
         return _padded_attention(call, config, validate, backward)
     if is_traced:
         return compute_traced(call, config, validate, backward)
-    if is_recorded:
+    if _records() and call.needs_grad():
         return compute_recorded(call, config, validate, backward)
     try:
         return compute(call, config, validate)

@@ -7,7 +7,7 @@ torch.func does not differentiate operators of Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,13 +23,15 @@ from flash_attention.families.given import GivenConfig
 from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.readable import backward_call_of
 from flash_attention.launch.compute import compute, compute_gradients
-from flash_attention.launch.plan import Plan
+from flash_attention.launch.partners import run_partner
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import BackwardOptions
 
 _any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
+_is_deterministic: Callable[[], bool] = torch.are_deterministic_algorithms_enabled
 
 
 def is_transformed() -> bool:
@@ -56,20 +58,19 @@ def compute_traced(
     return ops.traced(call, config, validate, backward)
 
 
-def plan_to_record(call: Call, config: GivenConfig | None) -> Plan | None:
-    """Return the known plan of a call that autograd records. There is none for a call in a
-    transform, and for one whose tensors may have tangents. This runs in every such call."""
-    if _any_transforms() or forward_ad._current_level >= 0:
+def run_recorded(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Outputs | None:
+    """Run a call by its plan if that is known, and have autograd record it. No transform runs. A
+    call whose tensors may have tangents is not run."""
+    if forward_ad._current_level >= 0:
         return None
     plan = known_plan(call, config, with_lse=True)
-    if plan is not None and not plan.model.is_differentiable:
+    if plan is None:
+        return None
+    if not plan.model.is_differentiable:
         check_differentiable(call)  # which follows from the model's key, whatever the lengths
         plan.model.is_differentiable = True
-    return plan
-
-
-def run_recorded(plan: Plan, call: Call, validate: bool, backward: BackwardOptions) -> Outputs:
-    """Run a call by the plan that `plan_to_record` found, and have autograd record it."""
     q, k, v, _, sinks = call[:5]
     return _record(q, k, v, sinks, (call, plan, None, validate, backward))
 
@@ -102,14 +103,31 @@ class _Recorded(Function):
             found = compute(call.with_lse(), config, validate)
         else:
             found = plan.run(call, validate)
-        ctx.save_for_backward(q, k, v, *found, *(() if _has_no_extras(call) else call[4:9]))
+        sinks, starts_q, starts_k, used, state = call[4:9]
+        shares = False
+        if sinks is starts_q is starts_k is used is state is None:  # as in most calls
+            ctx.save_for_backward(q, k, v, *found)
+        else:
+            shares = starts_k is starts_q is not None
+            starts_k = None if shares else starts_k  # torch compares every tensor once
+            ctx.save_for_backward(q, k, v, *found, sinks, starts_q, starts_k, used, state)
         ctx.set_materialize_grads(False)
-        ctx.options, ctx.backward_options = call[10:], backward
+        ctx.asked = plan, shares, call[10:], backward
         return found if call.return_lse else found[0]
 
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None = None) -> Any:
-        return *_differentiated(ctx, do, dlse), None
+        plan, shares, options, backward = ctx.asked
+        saved = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
+            asked = (wanted, dlse is None, shares, backward, _is_deterministic())
+            found = run_partner(plan, asked, do, saved, dlse, options)
+            if found is not None:
+                return *found, None
+        if shares:
+            saved = (*saved[:7], saved[6], *saved[8:])
+        return *_differentiated(wanted, do, dlse, saved, options, backward), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
@@ -118,12 +136,8 @@ class _Recorded(Function):
 
 _record: Callable[..., Outputs] = super(Function, _Recorded).apply
 """`_Recorded.apply` without a search for dead tensors of transforms."""
-
-
-def _has_no_extras(call: Call) -> bool:
-    """Whether a call without pages has no sinks, lengths or dropout, as most calls."""
-    sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state = call[4:9]
-    return sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is rng_state is None
+# autograd's node calls `backward` itself, without looking for it among other rules.
+_Recorded._backward_cls.apply = _Recorded.backward  # type: ignore[attr-defined]
 
 
 class _Traced(Function):
@@ -164,7 +178,8 @@ class _Traced(Function):
 
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> Any:
-        return *_differentiated(ctx, do, dlse), *(None,) * 8
+        given = (ctx.saved_tensors, ctx.options, ctx.backward_options)
+        return *_differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 8
 
 
 class _Attention(_Traced):
@@ -176,12 +191,19 @@ class _Attention(_Traced):
         refuse_tangent()
 
 
-def _differentiated(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiated(
+    needed: tuple[bool, ...],
+    do: Tensor | None,
+    dlse: Tensor | None,
+    saved: tuple[Tensor | None, ...],
+    options: Sequence[Any],
+    backward: BackwardOptions,
+) -> tuple[Tensor | None, ...]:
     """Return the gradients of q, k, v and sinks, if they are wanted."""
     if do is None and dlse is None:
         return None, None, None, None
-    wanted = Wanted(*ctx.needs_input_grad[:4])
-    asked = (do, dlse, wanted, ctx.options, ctx.backward_options, *ctx.saved_tensors)
+    wanted = Wanted(*needed[:4])
+    asked: tuple[Any, ...] = (do, dlse, wanted, options, backward, *saved)
     if not _is_grad_enabled():
         return _gradients(*asked)
     record: Callable[..., Any] = _Gradients.apply
@@ -232,7 +254,7 @@ def _gradients(
     if ops.is_traced(q, k, v) or is_transformed():
         traced = BackwardCall(do, call, lse, dlse, wanted, deterministic)
         return ops.traced_gradients(traced, config)
-    everywhere = torch.are_deterministic_algorithms_enabled()
+    everywhere = _is_deterministic()
     asked = BackwardCall(do, call, lse, dlse, wanted, deterministic or everywhere)
     plan = known_plan(asked, config, by_key=False)
     if plan is not None:

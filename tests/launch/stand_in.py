@@ -15,10 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention.arch import ARCHES
 from flash_attention.compile.unit import Unit
 from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.recipe import MapDescription
-from flash_attention.launch import driver, kept_scratch, launcher, tensor_map, tile_counters
+from flash_attention.launch import (
+    driver,
+    kept_scratch,
+    launcher,
+    plan,
+    plans,
+    tensor_map,
+    tile_counters,
+)
 
 STREAMS = 7000  # the stream of device 0; others follow
 SIZE = ctypes.sizeof(ForwardKernelArgs)
@@ -149,3 +158,15 @@ class Gpus:
             )
         )
         return (0,)
+
+
+def gpu_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    """A stand-in for a Hopper GPU that has the memory of CPU tensors."""
+    made = Gpus(current=-1)
+    made.install(monkeypatch)
+    for module in (plan, plans):
+        monkeypatch.setattr(module, "CPU", None)
+    monkeypatch.setattr(plan, "device_arch", lambda _: ARCHES["sm_90"])
+    monkeypatch.setattr(plan, "num_sms_of", lambda _: 132)
+    plans.forget_plans()
+    return made

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from flash_attention import attention, warm_up
-from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
-from flash_attention.launch import kernels, plan, plans
+from flash_attention.launch import kernels
 from flash_attention.launch.plan import Plan
-from flash_attention.launch.plans import forget_plans, known_plan, plan_for
+from flash_attention.launch.plans import known_plan, plan_for
 from tests.launch.kin_calls import PAGE, filled, of_8_bits, paged, serving
-from tests.launch.stand_in import Gpus
+from tests.launch.stand_in import Gpus, gpu_of_the_cpu
 from tests.launch.test_kin import counted, forbidden, on_device
 
 STEPS = 400
@@ -41,15 +40,7 @@ def step_of(r: random.Random) -> Call:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
-    """A stand-in for a GPU that has the memory of CPU tensors."""
-    made = Gpus(current=-1)
-    made.install(monkeypatch)
-    for module in (plan, plans):
-        monkeypatch.setattr(module, "CPU", None)
-    monkeypatch.setattr(plan, "device_arch", lambda _: ARCHES["sm_90"])
-    monkeypatch.setattr(plan, "num_sms_of", lambda _: 132)
-    forget_plans()
-    return made
+    return gpu_of_the_cpu(monkeypatch)
 
 
 def told(gpus: Gpus) -> dict[str, Any]:
@@ -97,8 +88,7 @@ def test_steps_take_turns_with_arguments_and_allocate_results_alone(
         assert told(gpus) == found
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @torch.no_grad()
 def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     monkeypatch: pytest.MonkeyPatch,
@@ -125,8 +115,7 @@ def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     assert statistics.median(times) < MOST_US
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @torch.no_grad()
 def test_a_replayed_graph_follows_lengths_while_steps_take_turns() -> None:
     torch.manual_seed(7)

@@ -110,6 +110,13 @@ class BackwardProblem(Problem):
         """Whether every gradient of q, k and v is 0, as packed rows may belong to no sequence."""
         return super().idle or 0 in (self.seq_q, self.seq_k)
 
+    def with_lengths_of(self, problem: Problem) -> BackwardProblem:
+        """Make the problem of the same pass of a forward problem that differs in lengths alone."""
+        made = object.__new__(BackwardProblem)
+        own = {"wanted": self.wanted, "deterministic": self.deterministic}
+        object.__setattr__(made, "__dict__", {**vars(problem), **own})
+        return made
+
     @classmethod
     def of_pass(
         cls, problem: Problem, wanted: Wanted = ALL, deterministic: bool = False

@@ -105,10 +105,17 @@ class Kindred:
 def _comparison(call: Call | BackwardCall, tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """Make the function that compares tensors with those of a call, apart from lengths."""
     names = {id(tensor): name for name, tensor in call.tensors().items()}
-    agreed = [kin_sizes(names[id(tensor)], tensor) for tensor in tensors]
+    return comparison(tensors, [kin_sizes(names[id(tensor)], tensor) for tensor in tensors])
+
+
+def comparison(
+    tensors: Sequence[Tensor], agreed: Sequence[tuple[Sequence[int | None], Sequence[int | None]]]
+) -> Callable[..., bool]:
+    """Make the function that compares tensors with these: their kind, and the sizes and strides
+    that are no None. A tensor that is passed twice is like nothing."""
     how: dict[str, Any] = {
-        "dynamic_dims_sizes": [sizes for sizes, _ in agreed],
-        "dynamic_dims_strides": [strides for _, strides in agreed],
+        "dynamic_dims_sizes": [list(sizes) for sizes, _ in agreed],
+        "dynamic_dims_strides": [list(strides) for _, strides in agreed],
     }
     check: Callable[..., bool] = TensorGuards(*tensors, **how).check
     return check

@@ -7,7 +7,7 @@ import ctypes
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,7 +53,7 @@ class Launcher:
         self._counters = recipe.counters
         arguments = type(recipe.arguments)
         is_single = len(recipe.steps) == 1 and not recipe.steps[0].starts_early
-        scratch = _Scratch(recipe.scratch, device_index, may_be_kept=is_single)
+        scratch = _Scratch(recipe.scratch, device_index, arguments, may_be_kept=is_single)
         self._has_memory = bool(self._counters or scratch.size)
         self._has_ranges = os.environ.get(NVTX_VARIABLE, "0") not in ("", "0")
         self._kernels = [_LoadedKernel(s, arguments, device_index, problem) for s in recipe.steps]
@@ -87,10 +87,11 @@ class Launcher:
         stream = current_stream(index)
         grids, scratch, _, sizes = sized or self.own
         memory = None
-        if self._has_memory and (
-            arguments.stream != stream or arguments.scratch is not scratch or is_capturing()
-        ):
-            memory = self._add_memory(arguments, scratch, stream)
+        if self._has_memory:
+            if arguments.stream != stream or arguments.scratch is not scratch or is_capturing():
+                memory = self._add_memory(arguments, scratch, stream)
+            elif not arguments.keeps_scratch:
+                memory = scratch.new(arguments)
         every = arguments.parameters
         if every is None:
             every = arguments.parameters = [_Parameters(k, arguments) for k in self._kernels]
@@ -122,17 +123,26 @@ class Launcher:
         users of it run after these kernels."""
         if self._counters:
             arguments.tile_counter = tile_counter(self._index, stream, self._counters)
-        memory = scratch.into(arguments, stream) if scratch.size else None
-        is_kept = memory is None and not is_capturing()
-        arguments.stream, arguments.scratch = (stream if is_kept else None), scratch
-        return memory
+        arguments.stream, arguments.scratch = (None if is_capturing() else stream), scratch
+        arguments.keeps_scratch = scratch.put_kept(arguments, stream)
+        return None if arguments.keeps_scratch else scratch.new(arguments)
 
 
 class _Scratch:
     """The temporary memory of a recipe's kernels."""
 
-    def __init__(self, sizes: Mapping[str, int], device_index: int, *, may_be_kept: bool) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        device_index: int,
+        arguments: type[ctypes.Structure],
+        *,
+        may_be_kept: bool,
+    ) -> None:
         self._index = device_index
+        # In the arguments no other addresses are between those of scratch memory.
+        self._offset, pattern = _pattern_of(arguments, tuple(sizes))
+        self._pack = struct.Struct(pattern).pack_into
         self._may_be_kept = may_be_kept
         self._device = torch.device("cpu" if device_index == CPU else f"cuda:{device_index}")
         self._set(sizes)
@@ -140,7 +150,7 @@ class _Scratch:
     def _set(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
         self.size = sum(sizes.values())
-        self._starts = tuple(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        self._starts = tuple(accumulate(sizes.values(), initial=0))[:-1]
 
     def resized(self, sizes: Mapping[str, int]) -> _Scratch:
         """Return memory of other sizes for the same kernels."""
@@ -151,16 +161,19 @@ class _Scratch:
         made._set(sizes)
         return made
 
-    def into(self, arguments: Any, stream: int) -> Tensor | None:
-        """Store its addresses in `arguments`. It is allocated on the current stream, unless the
-        stream keeps enough."""
-        memory = None
+    def put_kept(self, arguments: Any, stream: int) -> bool:
+        """Store the addresses of memory that the stream keeps, unless it keeps too little. Says
+        whether nothing has to be allocated."""
         address = kept_scratch(self._index, stream, self.size) if self._may_be_kept else 0
-        if not address:
-            memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
-            address = memory.data_ptr()
-        for name, start in self._starts:
-            setattr(arguments, name, address + start)
+        if address:
+            self._pack(arguments, self._offset, *map(address.__add__, self._starts))
+        return address > 0 or not self.size
+
+    def new(self, arguments: Any) -> Tensor:
+        """Allocate the memory on the current stream, and store its addresses."""
+        memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
+        address = memory.data_ptr()
+        self._pack(arguments, self._offset, *map(address.__add__, self._starts))
         return memory
 
 
@@ -239,8 +252,15 @@ def _addresses_in(
     arguments: type[ctypes.Structure], names: tuple[str, ...]
 ) -> Callable[[ctypes.Structure], tuple[int, ...]]:
     """Make a function that reads several addresses from the arguments at once."""
-    pattern, end = "<", 0
-    for name in names:
-        offset = getattr(arguments, name).offset
+    first, pattern = _pattern_of(arguments, names)
+    return struct.Struct(f"<{first}x{pattern[1:]}").unpack_from
+
+
+def _pattern_of(arguments: type[ctypes.Structure], names: Sequence[str]) -> tuple[int, str]:
+    """Return where the first of several addresses is in the arguments, and the pattern of them all
+    from there on."""
+    offsets = [getattr(arguments, name).offset for name in names]
+    pattern, end = "<", offsets[0] if offsets else 0
+    for offset in offsets:
         pattern, end = f"{pattern}{offset - end}xQ", offset + 8
-    return struct.Struct(pattern).unpack_from
+    return offsets[0] if offsets else 0, pattern

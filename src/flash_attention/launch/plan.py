@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, overload
 
@@ -71,6 +71,11 @@ class Plan:
         self.idle = self.problem.idle
         self.model = self  # that this plan follows from
         self.is_differentiable = False  # until that was checked, of a model
+        self.partners: dict[tuple[object, ...], Any] = {}
+        """The plans of this call's backward passes, as `launch/partners.py` finds them."""
+        self.models: dict[tuple[object, ...], tuple[Callable[..., bool], Plan]] = {}
+        """How tensors of these passes are compared, and what their plans follow from, whatever the
+        lengths."""
         has_kin = _has_strides_of_all_lengths(call) and not self.problem.block_descales
         self._resize = recipe.resize if has_kin else None
         self.launcher = Launcher(recipe, self.device_index, self.problem)
@@ -96,6 +101,11 @@ class Plan:
         if self._recipe is None:
             self._recipe = self.choice.recipe(self.problem, self.views)
         return self._recipe
+
+    @property
+    def launches(self) -> bool:
+        """Whether kernels of a GPU run the calls."""
+        return self.device_index != CPU and not self.idle
 
     @property
     def is_resizable(self) -> bool:
@@ -125,7 +135,7 @@ class Plan:
             return None
         made = object.__new__(Plan)
         made.__dict__ = vars(self).copy()
-        made.problem, made._recipe = problem, None
+        made.problem, made._recipe, made.partners = problem, None, {}
         made.sized = self.launcher.sized(resized, problem)
         return made
 

@@ -11,7 +11,7 @@ sequences have lengths of their own are found among their kin instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.device import CPU
-from flash_attention.launch.kin import Key, Kindred, TensorGuards
+from flash_attention.launch.kin import Key, Kindred, TensorGuards, comparison
 from flash_attention.launch.plan import Plan
 
 MAX_PLANS = 8192  # beyond that all are dropped, for programs whose shapes keep changing
@@ -59,11 +59,7 @@ class Plans(Generic[Planned]):
             return  # to torch, a tensor that is passed twice is like nothing
         if len(self._recent) >= MAX_PLANS:
             self._recent.clear()
-        sizes: dict[str, Any] = {
-            "dynamic_dims_sizes": [list(tensor.shape) for tensor in tensors],
-            "dynamic_dims_strides": [list(tensor.stride()) for tensor in tensors],
-        }
-        self._recent[kind] = TensorGuards(*tensors, **sizes).check, plan
+        self._recent[kind] = comparison(tensors, [(t.shape, t.stride()) for t in tensors]), plan
 
     def clear(self) -> None:
         """Forget all plans."""

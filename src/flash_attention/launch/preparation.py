@@ -37,11 +37,15 @@ from flash_attention.launch.launcher import Launcher, Sized
 
 _is_grad_enabled = torch.is_grad_enabled
 _empty_like = torch.empty_like
+# torch.empty would have to find out which of its signatures is meant.
+_empty_strided = torch.empty_strided
 
 AnyCall = TypeVar("AnyCall", Call, BackwardCall)
 Result = TypeVar("Result")
 Outputs = Tensor | tuple[Tensor, Tensor]
 """The output, or the output and its log-sum-exp."""
+NO_GRADIENTS = Gradients()
+"""Stands for gradients that are not allocated; no kernel is loaded for them."""
 
 
 class Preparation(ABC, Generic[AnyCall, Result]):
@@ -55,7 +59,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self._structure: Any = type(recipe.arguments)
         self._template = bytes(recipe.arguments)
         self._has_extras = bool(given)
-        self._others = tuple(name for name in given if name in ("rng_state", *DESCALES))
+        self._factors = tuple(name for name in given if name in DESCALES)
         self._alignment = alignment
 
     def _new_arguments(self) -> Any:
@@ -64,9 +68,9 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         arguments.sized = self._launcher.own
         return arguments
 
-    def _put_given(self, arguments: Any, call: Call) -> None:
-        """Store the addresses of the given tensors besides q, k, v and out."""
-        a, b, c, d = call[4:8]
+    def _put_given(self, arguments: Any, extras: Sequence[Tensor | None]) -> None:
+        """Store the addresses of sinks, of lengths, and of the state of dropout."""
+        a, b, c, d, state = extras
         pack_extras(
             arguments,
             EXTRAS_ADDRESS,
@@ -75,8 +79,8 @@ class Preparation(ABC, Generic[AnyCall, Result]):
             0 if c is None else c.data_ptr(),
             0 if d is None else d.data_ptr(),
         )
-        for name in self._others:
-            setattr(arguments, name, getattr(call, name).data_ptr())
+        if state is not None:
+            arguments.rng_state = state.data_ptr()
 
     @abstractmethod
     def prepare(
@@ -142,25 +146,26 @@ class ForwardPreparation(Preparation[Call, Outputs]):
             raise UnsupportedError(why)
         if _is_grad_enabled() or forward_ad._current_level >= 0:
             tensors.check_no_grad(call)
-        lse, lse_pointer = None, 0
-        if with_results:
-            if not (self._launcher.loaded or self._is_idle):
-                self._launcher.load()
-            if out is None:
-                out = _empty_like(q) if self._like_q else new_output(q, self._d_v)
-                o_pointer = out.data_ptr()
-            elif not out.is_inference():
-                increment_version(out)
-            if self._returns_lse:
-                lse = self._new_lse(sized)
-                lse_pointer = lse.data_ptr()
+        if with_results and not (self._launcher.loaded or self._is_idle):
+            self._launcher.load()
         try:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self._new_arguments()
         if arguments.sized is not sized:
             arguments.put_lengths(sized.problem)
-            arguments.sized = sized
+            arguments.sized, arguments.lse_form = sized, None
+        lse, lse_pointer = None, 0
+        if with_results:
+            if out is None:
+                out = _empty_like(q) if self._like_q else new_output(q, self._d_v)
+                o_pointer = out.data_ptr()
+            elif not out.is_inference():
+                increment_version(out)
+            if self._returns_lse:
+                form = arguments.lse_form or self._put_lse_form(arguments, sized)
+                lse = _empty_strided(*form, dtype=torch.float32, device=self._device)
+                lse_pointer = lse.data_ptr()
         table = call[9]
         pack_forward(
             arguments,
@@ -169,15 +174,17 @@ class ForwardPreparation(Preparation[Call, Outputs]):
             0 if table is None else table.data_ptr(),
         )
         if self._has_extras:
-            self._put_given(arguments, call)
+            self._put_given(arguments, call[4:9])
+            for name in self._factors:
+                setattr(arguments, name, getattr(call, name).data_ptr())
         return arguments, out if lse is None else (out, lse)
 
-    def _new_lse(self, sized: Sized) -> Tensor:
+    def _put_lse_form(self, arguments: Any, sized: Sized) -> tuple[tuple[int, ...], ...]:
         assert sized.problem is not None
         shape = sized.problem.lse_shape
         strides = (shape[1], 1) if len(shape) == 2 else (shape[1] * shape[2], shape[2], 1)
-        # torch.empty would have to find out which of its signatures is meant.
-        return torch.empty_strided(shape, strides, dtype=torch.float32, device=self._device)
+        arguments.lse_form = form = (shape, strides)
+        return form
 
     def _check_overlap(
         self, call: Call, o_pointer: int, pointers: tuple[int, ...], sized: Sized
@@ -258,24 +265,48 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         into: Gradients | None = None,
     ) -> tuple[Any, Gradients]:
         """Prepare a pass, whose gradients may be stored `into` given ones."""
-        do, (q, k, v, o, sinks, *_), lse, dlse = call[:4]
+        do, of, lse, dlse = call[:4]
+        if forward_ad._current_level >= 0:
+            tensors.check_no_tangent(of, do, lse, dlse)
+        return self.fill(
+            sized, do, *of[:4], lse, dlse, of[4:9], into if with_results else NO_GRADIENTS
+        )
+
+    def fill(
+        self,
+        sized: Sized,
+        do: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor | None,
+        lse: Tensor,
+        dlse: Tensor | None,
+        extras: Sequence[Tensor | None],
+        into: Gradients | None = None,
+    ) -> tuple[Any, Gradients]:
+        """Prepare a pass of these tensors. New gradients are allocated, unless there are some to
+        store `into`. `extras` are sinks, lengths and the state of dropout, as a call has them. No
+        tensor has a tangent."""
         o_pointer = 0 if o is None else o.data_ptr()
-        a, b, c, d, e = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
+        pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
+        a, b, c, d, e = pointers
         if (a | b | c | d | e) % self._alignment:
             named = zip(("do", "q", "k", "v", "o"), (do, q, k, v, o), strict=True)
             given = (TensorView.of(name, t) for name, t in named if t is not None)
             check_pointers(given, self._alignment)
-        if forward_ad._current_level >= 0:
-            tensors.check_no_tangent(call.call, do, lse, dlse)
-        if with_results and not (self._launcher.loaded or self._is_idle):
+        if not (self._launcher.loaded or self._is_idle or into is NO_GRADIENTS):
             self._launcher.load()
-        dq = dk = dv = dsinks = None
-        if into is not None:
-            dq, dk, dv, dsinks = into
-        elif with_results:
+        if into is None:
             new_dq, new_dk, new_dv = self._new
-            dq, dk, dv = new_dq and new_dq(q), new_dk and new_dk(k), new_dv and new_dv(v)
-            dsinks = _empty_like(sinks) if sinks is not None and self._wants_dsinks else None
+            sinks = extras[0]
+            into = Gradients(
+                new_dq and new_dq(q),
+                new_dk and new_dk(k),
+                new_dv and new_dv(v),
+                _empty_like(sinks) if sinks is not None and self._wants_dsinks else None,
+            )
+        dq, dk, dv, dsinks = into
         try:
             arguments = self.spare.pop()
         except IndexError:
@@ -286,7 +317,7 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         pack_backward(
             arguments,
             BACKWARD_ADDRESS,
-            *(a, b, c, d, e),
+            *pointers,
             0 if dq is None else dq.data_ptr(),
             0 if dk is None else dk.data_ptr(),
             0 if dv is None else dv.data_ptr(),
@@ -295,8 +326,8 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
             0 if dsinks is None else dsinks.data_ptr(),
         )
         if self._has_extras:
-            self._put_given(arguments, call.call)
-        return arguments, Gradients(dq, dk, dv, dsinks)
+            self._put_given(arguments, extras)
+        return arguments, into
 
     def fill_idle(self, call: BackwardCall, result: Gradients) -> None:
         for gradient in result:

@@ -10,9 +10,11 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_checked
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
+from tests.devices import HOPPER
 from tests.families.sm90.backward.cases import Case, config
 from tests.gate import EXHAUSTIVE, in_turn
 
@@ -145,13 +147,23 @@ def checked(case: Case, kernel: Any, schedule: str) -> Plan:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "schedule"), RUNS)
-def test_gradients_are_right(name: str, schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "schedule", "device"),
+    [
+        *(pytest.param(*run.values, "cpu", id=run.id, marks=run.marks) for run in RUNS),
+        *(pytest.param(name, "", "cuda", id=f"{name}-cuda", marks=HOPPER) for name in KERNELS),
+    ],
+)
+def test_gradients_are_right(name: str, schedule: str, device: str) -> None:
     words, problem = KERNELS[name]
     kernel = config(**words)
     columns = problem.get("d", (kernel.d_head, kernel.d_head))
-    case = Case(**{**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype()})
-    checked(case, kernel, schedule)
+    given = {**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype(), "device": device}
+    case = Case(**given)
+    if device == "cuda":
+        case.check(compute_gradients(case.call, kernel))
+    else:
+        checked(case, kernel, schedule)
 
 
 @pytest.mark.slow
