@@ -80,8 +80,6 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
-    On a GPU a kernel is chosen, and compiled at its first use. On the CPU torch computes.
-
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
       If d or d_v is no multiple of 8 (16 if v has 8 bits), padded copies are used.
@@ -104,7 +102,7 @@ def attention(
       The output has the dtype of q, or is bfloat16. If all have 8 bits, v.stride(1) may be 1.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the keys of a KV split. `batch_invariant`: a row's bits depend on no other row.
-    - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
+    - `config`, `backward_config`: as in `forward`, `backward`. Without, torch computes on the CPU.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
@@ -123,13 +121,10 @@ def attention(
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if not (ops.is_traced(q, k, v) or _any_transforms()):
         if _records() and call.needs_grad():
-            found = run_recorded(call, config, validate, backward)
-            if found is not None:
+            if (found := run_recorded(call, config, validate, backward)) is not None:
                 return found
-        else:
-            plan = known_plan(call, config)
-            if plan is not None:
-                return plan.run(call, validate)
+        elif (plan := known_plan(call, config)) is not None:
+            return plan.run(call, validate)
     return _attention_slow_path(call, config, validate, backward)
 
 
