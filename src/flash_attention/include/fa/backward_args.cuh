@@ -23,9 +23,8 @@ struct BackwardKernelArgs : CallArgs {
   float* dq_sum;      // [heads, stat_rows, d_head], sums of dS K in the order of SumOrder
   int* dq_semaphore;  // [heads, stat_rows / 64], tiles that have added their share to dq_sum
   void* ds;           // dS of a part of the work, in 16 bits
-  float*
-      dk_sum;  // [head_splits, heads of k, key_rows, d_head], in the order of SumOrder; null if the
-  float* dv_sum;      // heads are not split
+  float* dk_sum;      // [head_splits, heads of k, key_rows, d_head], in the order of SumOrder
+  float* dv_sum;
   int* tile_counter;  // {tiles taken, CTAs done}, zero at first
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;
   int stat_rows;         // rows of a head in lse_log2, delta and dq_sum

@@ -45,10 +45,9 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   if (threadIdx.x == 0) {
     check_smem_start(smem);
     Smem::init_barriers();
-    ptx::wait_for_grid();
   }
   ptx::launch_dependents();
-  __syncthreads();  // the barriers are ready, and the kernel before has ended
+  __syncthreads();  // the barriers are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::shrink_to<Config::kProducerRegisters>();
