@@ -38,6 +38,7 @@ class Case:
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
     softcap: float = 0.0
+    dropout_p: float = 0.0
     softmax_scale: float | None = None
 
     def make(
@@ -60,8 +61,12 @@ class Case:
             "window": self.window,
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
+            "dropout_p": self.dropout_p,
             "sinks": sinks,
         }
+        if self.dropout_p:
+            state = torch.randint((1 << 63) - 1, (2,), generator=generator)
+            keywords["rng_state"] = state.to(device)
         longest = {}
         for of, lengths in (("q", self.seq_q), ("k", self.seq_k)):
             if not isinstance(lengths, int):

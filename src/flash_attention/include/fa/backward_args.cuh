@@ -32,7 +32,10 @@ struct BackwardKernelArgs : CallArgs {
   int total_q, total_k;  // rows of packed tensors, else zero
   // A part of the work, where parts share `ds`: some heads of k of all sequences, some of their keys.
   int part_head, part_heads, part_key, part_keys;
-  int head_splits;  // into which the heads of q that share a head of k are split
+  int head_splits;       // into which the heads of q that share a head of k are split
+  const i64* rng_state;  // {seed, offset} of dropout; null if there is none
+  u32 dropout_addend, dropout_either;
+  float dropout_scale;  // of the weights that are kept
 };
 
 }  // namespace fa

@@ -62,6 +62,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     name = "sm_90"
     pass_ = Pass.BACKWARD
     config_type = HopperBackwardKernelConfig
+    drops = True
     extrapolates = True
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
