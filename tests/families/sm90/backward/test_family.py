@@ -100,6 +100,15 @@ def test_stored_ds_needs_no_sums(kernel: Any) -> None:
     assert made.scratch["ds"] == 2 * 4 * 512 * 512 * 2
 
 
+def test_addresses_of_scratch_memory_follow_the_arguments() -> None:
+    """The launch stores them from the first to the last."""
+    for kernel in (FASTEST, WIDE):
+        made = recipe(kernel, heads_k=1, d_head=kernel.d_head, d_v=kernel.d_head)
+        places = [getattr(type(made.arguments), name).offset for name in made.scratch]
+        assert places == sorted(places)
+        assert {"dk_sum", "dv_sum"} <= set(made.scratch)
+
+
 def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:
     kernel = config(dq="ordered", order="dynamic_8")
     made = recipe(kernel, deterministic=True)

@@ -37,7 +37,14 @@ def test_few_long_tiles_are_split(change: dict[str, Any], splits: int) -> None:
 
 
 def test_the_parts_of_a_workspace_need_enough_tiles_each() -> None:
-    shape = {"batch": 1, "heads": 8, "heads_k": 1, "seq_q": 8192, "seq_k": 8192, "causal": True}
+    shape: dict[str, Any] = {
+        "batch": 1,
+        "heads": 8,
+        "heads_k": 1,
+        "seq_q": 8192,
+        "seq_k": 8192,
+        "causal": True,
+    }
     problem = replace(PROBLEM, d_head=256, d_v=256, **shape)
     kernel = heuristic(problem, MEASURED_ARCH)
     assert not isinstance(kernel, str)

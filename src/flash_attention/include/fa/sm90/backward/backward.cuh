@@ -3,7 +3,6 @@
 // next ones have 64 keys each, and the last one, if there is one more, computes dQ.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/backward/clearer.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
 #include <fa/sm90/backward/query_gradient.cuh>

@@ -4,7 +4,6 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
-#include <fa/sm90/backward/key_operand.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
