@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format mutations exhaustive gpu-test matrix models emulator-alone clean
+.PHONY: help demo test every-test quick quick-test lint format mutations exhaustive gpu-test matrix models emulator-alone clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,10 +23,16 @@ help: ## list the targets
 demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, inspected and emulated without one
 	$(BIN)/flash-attention ladder run --plot $(PLOT)
 
-test: lint ## lint, types, tests
+test: $(INSTALLED) ## lint, types, tests, side by side: mypy has but one process
+	$(MAKE) --no-print-directory -j2 lint every-test
+
+every-test: $(INSTALLED)
 	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED)
 
-quick: lint ## the inner loop: lint, types, and the tests that are quick
+quick: $(INSTALLED) ## the inner loop: lint, types, and the tests that are quick
+	$(MAKE) --no-print-directory -j2 lint quick-test
+
+quick-test: $(INSTALLED)
 	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED) -m "not slow" $(SLOW:%=--ignore=%)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, import-linter, clang-format; changes nothing

@@ -20,6 +20,7 @@ settings.register_profile("house", deadline=None)  # a busy machine is no failur
 LONG = {
     "backward/test_emulated.py",
     "commands/test_build.py",
+    "commands/test_interrupt.py",
     "distributed/test_attention.py",
     "emulator/test_backward_sm80.py",
     "emulator/test_hopper_shapes.py",
@@ -28,9 +29,16 @@ LONG = {
     "forward/test_on_device.py",
     "fp8/test_pages.py",
     "launch/test_decode.py",
+    "native/test_build.py",
+    "native/test_same.py",
     "render/test_documents.py",
     "tests/test_random_gradients.py",
     "tests/test_random_problems.py",
+    "tests/test_sdist.py",
+    "tests/test_warm_up.py",
+    "tune/test_run.py",
+    "wide/test_emulated.py",
+    "workbench/test_start.py",
 }
 """The files that take longest, by the end of their paths."""
 
@@ -48,7 +56,7 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = {m for m in ("mutations", "exhaustive") if m not in config.option.markexpr}
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not config.option.collectonly:
         left_out.add("gpu")
     dropped = [item for item in items if any(map(item.get_closest_marker, left_out))]
     config.hook.pytest_deselected(items=dropped)
@@ -62,6 +70,12 @@ def _turn(item: pytest.Item) -> int:
     if "kernels" in item.path.parts:
         return 0
     return 1 if "/".join(item.path.parts[-2:]) in LONG else 2
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needed = {arch for marker in item.iter_markers("gpu") for arch in marker.args}
+    if needed and "sm_{}{}".format(*torch.cuda.get_device_capability()) not in needed:
+        pytest.skip(f"needs a GPU of {' or '.join(needed)}")
 
 
 def pytest_collection_finish() -> None:
@@ -89,6 +103,7 @@ def _forget_kernels() -> Iterator[None]:
                 value.cache_clear()
     if forgotten:
         gc.collect()
+        gc.freeze()  # modules that the file has loaded stay as well
         with suppress(OSError, AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
 

@@ -38,6 +38,7 @@ class Case:
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
     softcap: float = 0.0
+    dropout_p: float = 0.0
     softmax_scale: float | None = None
 
     def make(
@@ -60,8 +61,12 @@ class Case:
             "window": self.window,
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
+            "dropout_p": self.dropout_p,
             "sinks": sinks,
         }
+        if self.dropout_p:
+            state = torch.randint((1 << 63) - 1, (2,), generator=generator)
+            keywords["rng_state"] = state.to(device)
         longest = {}
         for of, lengths in (("q", self.seq_q), ("k", self.seq_k)):
             if not isinstance(lengths, int):
@@ -160,3 +165,13 @@ CASES = [
     Case("one query of a cache", 1, 300, batch=3, used=(300, 129, 0)),
     Case("packed keys", 70, (100, 0), batch=2),
 ]
+
+LONG = [
+    Case("full", 1000, 333, 128, 128, 8, 2, batch=2),
+    Case("causal", 1000, 1500, 128, 128, 4, 4, batch=2, causal=True, sinks=True),
+    Case("causal, rows without a key", 1000, 333, 128, 128, 4, 1, causal=True),
+    Case("a window", 1000, 1000, 120, 104, 4, 2, window=(100, 30), softcap=20.0),
+    Case("packed", (700, 0, 1, 129), (600, 10, 900, 0), 128, 128, causal=True, padding=7),
+    Case("a cache", 300, 2000, 128, 128, batch=3, used=(2000, 31, 0), causal=True),
+]
+"""Calls that are for a GPU alone."""

@@ -17,11 +17,6 @@ from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.plans import known_plan
 from flash_attention.reference.judge import generate_qkv
 
-DEVICES = [
-    pytest.param("cpu", id="cpu"),
-    pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
-]
-
 
 def leaves(*tensors: Tensor | None) -> list[Tensor]:
     """Copies that require grad, of the tensors that are there."""

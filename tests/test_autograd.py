@@ -15,9 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import KernelConfigError, UnsupportedError, attention
 from flash_attention.reference.judge import generate_qkv
+from tests.devices import DEVICES
 from tests.feature_cases import CASES, Case
 from tests.gate import EXHAUSTIVE
-from tests.gradients import DEVICES, dense, leaves, recorded
+from tests.gradients import dense, leaves, recorded
 
 
 def small(name: str, *sizes: Any, **options: Any) -> Case:

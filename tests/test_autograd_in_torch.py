@@ -24,7 +24,8 @@ from torch.utils.checkpoint import (
 )
 
 from flash_attention import UnsupportedError, attention
-from tests.gradients import DEVICES, dense, leaves
+from tests.devices import DEVICES
+from tests.gradients import dense, leaves
 
 
 @pytest.mark.parametrize("device", DEVICES)

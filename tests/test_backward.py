@@ -31,15 +31,12 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
+from tests.devices import DEVICES
 
 FORWARD = FlashForwardKernelConfig(
     DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True
 )
 FUNCTIONS: list[Callable[..., Any]] = [backward, backward_timed]
-DEVICES = [
-    pytest.param("cpu", id="emulator"),
-    pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
-]
 
 
 def given(

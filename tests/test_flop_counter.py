@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from pathlib import Path
+
+from tests.children import Child, script, wait_for
 
 FIRST = (
     "from torch.utils.flop_counter import FlopCounterMode\nimport flash_attention",
@@ -36,18 +38,14 @@ assert counts == wanted, counts
 """
 
 
-FORK = """
-import os, sys
-import torch
-for program in sys.argv[1:]:  # each in a process that has imported torch and nothing of ours
-    if (child := os.fork()) == 0:
-        exec(program)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, program
-"""
-
-
-def test_flop_are_counted_whichever_is_first() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    programs = [first + COUNT for first in FIRST]
-    subprocess.run([sys.executable, "-c", FORK, *programs], env=environment, check=True)
+def test_flop_are_counted_whichever_is_first(tmp_path: Path) -> None:
+    """Each program runs in a process that has imported torch and nothing of ours."""
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    children = []
+    for number, first in enumerate(FIRST):
+        program = tmp_path / f"{number}.py"
+        program.write_text(first + COUNT)
+        said = tmp_path / f"{number}.txt"
+        children.append(Child(said, script, str(program), environment=environment))
+    wait_for(children, 60)
+    assert [(child.code, child.said) for child in children] == [(0, "")] * len(FIRST)

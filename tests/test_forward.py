@@ -22,6 +22,7 @@ from flash_attention import (
 from flash_attention.kernel_configs import parse_kernel_name
 from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import check_lse, check_output, generate_qkv, generate_qkvo
+from tests.devices import DEVICES, HOPPER_DEVICES
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 HOPPER = HopperForwardKernelConfig(
@@ -37,7 +38,6 @@ HOPPER = HopperForwardKernelConfig(
     group_mib=16,
 )
 HEADS = 4
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SLOW_CYCLES = 200_000_000  # a tenth of a second of GPU work, to be overtaken
 
 
@@ -63,20 +63,6 @@ def test_an_emulated_kernel_has_no_time() -> None:
 def assert_right(out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
     check = check_output(out, q, k, v)
     assert check.ok, str(check)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("rung", range(1, 17))
-@pytest.mark.parametrize("d_head", [64, 128])
-@pytest.mark.parametrize("dtype", list(DType))
-def test_every_rung_is_right_and_repeats_itself(dtype: DType, d_head: int, rung: int) -> None:
-    config = get_ladder(dtype, d_head, HEADS)[rung - 1].config
-    q, k, v, o = generate_qkvo(2, 512, HEADS, d_head, dtype, "cuda", seed=rung)
-    first = flash_attention.forward(config, q, k, v, o)
-    assert first is o
-    assert_right(o, q, k, v)
-    for _ in range(20):
-        assert torch.equal(flash_attention.forward(config, q, k, v), first)
 
 
 @pytest.mark.parametrize(
@@ -151,22 +137,12 @@ def test_the_scale_is_the_callers(device: str) -> None:
     assert check.ok, str(check)
 
 
-@pytest.fixture
-def family(request: pytest.FixtureRequest) -> KernelConfig:
-    """A config of each family in turn; the Hopper one only where its kernels run."""
-    config: KernelConfig = request.param
-    if isinstance(config, HopperForwardKernelConfig):
-        skip_without_hopper("cuda")
-    return config
-
-
-def skip_without_hopper(device: str) -> None:
-    if device == "cuda" and torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
-
-
 both_families = pytest.mark.parametrize(
-    "family", [CONFIG, HOPPER], indirect=True, ids=["first", "hopper"]
+    "family",
+    [
+        pytest.param(CONFIG, id="first"),
+        pytest.param(HOPPER, id="hopper", marks=pytest.mark.gpu("sm_90")),
+    ],
 )
 
 
@@ -270,13 +246,12 @@ def test_a_store_in_place_is_seen_by_autograd(device: str) -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(70, 0), (0, 70), (0, 0)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_without_a_query_or_a_key_nothing_is_compiled(
     device: str, seq_q: int, seq_k: int, causal: bool
 ) -> None:
-    skip_without_hopper(device)
     q, k, v, o = generate_qkvo(2, seq_q, 4, 64, DType.FP16, device, seq_len_k=seq_k, n_heads_k=2)
     out, lse = flash_attention.forward(HOPPER, q, k, v, o, causal=causal, return_lse=True)
     assert out is o
@@ -295,7 +270,7 @@ def test_no_heads_and_no_batch_are_an_empty_result() -> None:
         assert flash_attention.forward(HOPPER, q, k, v).shape == shape
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("seq_q", "seq_k", "heads_k"), [(1, 1, 4), (100, 300, 2), (300, 100, 1), (257, 257, 4)]
@@ -303,7 +278,6 @@ def test_no_heads_and_no_batch_are_an_empty_result() -> None:
 def test_any_lengths_shared_heads_a_mask_and_the_log_sum_exp(
     device: str, seq_q: int, seq_k: int, heads_k: int, causal: bool
 ) -> None:
-    skip_without_hopper(device)
     q, k, v, o = generate_qkvo(
         1, seq_q, 4, 64, DType.FP16, device, seq_len_k=seq_k, n_heads_k=heads_k
     )
@@ -314,9 +288,8 @@ def test_any_lengths_shared_heads_a_mask_and_the_log_sum_exp(
     assert torch.equal(flash_attention.forward(HOPPER, q, k, v, causal=causal), o)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
 def test_hopper_kernels_take_any_strides(device: str) -> None:
-    skip_without_hopper(device)
     q, k, v = generate_qkv(2, 130, 3, 64, DType.FP16, device)
     expected = flash_attention.forward(HOPPER, q, k, v)
     room = torch.full((2, 140, 5, 128), 7.0, dtype=torch.float16, device=device)
@@ -334,9 +307,8 @@ def test_hopper_kernels_take_any_strides(device: str) -> None:
     )
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("sm_90")
 def test_streams_and_graphs_do_not_share_tile_counters() -> None:
-    skip_without_hopper("cuda")
     q, k, v = generate_qkv(2, 2048, 8, 64, DType.FP16, "cuda")
     expected = flash_attention.forward(HOPPER, q, k, v, causal=True)
     out = [torch.empty_like(q) for _ in range(4)]
@@ -359,9 +331,8 @@ def test_streams_and_graphs_do_not_share_tile_counters() -> None:
         assert all(torch.equal(o, expected) for o in out)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("sm_90")
 def test_a_timed_call_returns_the_log_sum_exp_too() -> None:
-    skip_without_hopper("cuda")
     q, k, v = generate_qkv(1, 512, 2, 64, DType.FP16, "cuda")
     out, lse, milliseconds = flash_attention.forward_timed(HOPPER, q, k, v, return_lse=True)
     assert_right(out, q, k, v)

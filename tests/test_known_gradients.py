@@ -18,8 +18,9 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.call import Call
 from flash_attention.launch.plan import Plan
 from tests.backward_cases import backward_of, flash_config
+from tests.devices import DEVICES
 from tests.feature_cases import Case, selected
-from tests.gradients import DEVICES, leaves
+from tests.gradients import leaves
 
 CASES = [
     Case("plain", 20, 40, 32, 32, batch=2),

@@ -14,8 +14,7 @@ from torch.autograd import forward_ad
 from flash_attention import UnsupportedError, attention, merge
 from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import in_pages, shuffled_table
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+from tests.devices import DEVICES
 
 
 def qkv(device: str, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.launch.compute import compute_gradients
+from tests.devices import DEVICES, HOPPER
 from tests.gate import one_in
 from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, Size
@@ -97,7 +97,7 @@ ONCE_WRONG = [
 
 @pytest.mark.parametrize("problem", ONCE_WRONG, ids=repr)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_what_was_once_wrong_stays_right(problem: RandomProblem, family: str, device: str) -> None:
     wanted = Wanted(dsinks=problem.sinks)
     assert_right(GradientProblem(replace(problem, family=family), wanted), device)
@@ -111,12 +111,12 @@ def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
         assert made.judge(compute_gradients(made.call)).wrong == [], made.asked
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("number", range(10))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param("sm90", marks=HOPPER), pytest.param("sm80", marks=pytest.mark.gpu)],
+)
 def test_large_problems_are_right_on_a_gpu(family: str, number: int) -> None:
-    if family == "sm90" and torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
     for seed in range(number, ON_GPU, 10):
         assert_right(draw_gradients(seed, LARGE, family), "cuda")
 

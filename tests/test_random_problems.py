@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 import torch
 
+from tests.devices import DEVICES, HOPPER
 from tests.gate import one_in
 from tests.random_problems.call import GUARD, RandomCall, make, verdict_of
 from tests.random_problems.covering import covering, pairs_of
@@ -95,7 +96,7 @@ ONCE_WRONG = [
 
 
 @pytest.mark.parametrize("problem", ONCE_WRONG, ids=repr)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_what_was_once_wrong_stays_right(problem: RandomProblem, device: str) -> None:
     assert_right(problem, device)
 
@@ -108,12 +109,12 @@ def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
         assert call.judge(*call.run_by_torch()).wrong == [], call.problem
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("number", range(10))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param("sm90", marks=HOPPER), pytest.param("sm80", marks=pytest.mark.gpu)],
+)
 def test_large_problems_are_right_on_a_gpu(family: str, number: int) -> None:
-    if family == "sm90" and torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
     for problem in drawn(LARGE, family, ON_GPU)[number::10]:
         assert_right(problem, "cuda")
 

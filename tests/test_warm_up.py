@@ -23,7 +23,7 @@ from flash_attention.launch import kernels
 from flash_attention.warm_up import kernels_for
 
 MULTIPROCESSORS = (78, 114, 132)  # of an H20, an H100 PCIe and an H200
-STEPS, MOST_SEQUENCES, MOST_KEYS, MOST_CHUNK = 300, 300, 32_768, 8192
+STEPS, MOST_SEQUENCES, MOST_KEYS, MOST_CHUNK = 100, 300, 32_768, 8192
 PAGES = 2  # their numbers are not read
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -10,6 +10,7 @@ from flash_attention.call.backward_call import Gradients
 from flash_attention.call.dtype import DType
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table, save_table
+from flash_attention.dropout import dropout_mask
 from flash_attention.errors import (
     CompileError,
     FlashAttentionError,
@@ -61,6 +62,7 @@ __all__ = [
     "backward",
     "backward_timed",
     "check",
+    "dropout_mask",
     "emulate",
     "explain",
     "forward",

@@ -16,7 +16,8 @@ from flash_attention.autograd import (
     run_recorded,
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
-from flash_attention.call.options import check_switch
+from flash_attention.call.dropout import draw_rng_state
+from flash_attention.call.options import check_dropout_p, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.padding import naming_padding, needs_padding, padded
@@ -79,8 +80,6 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
-    On a GPU a kernel is chosen, and compiled at its first use. On the CPU torch computes.
-
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
       If d or d_v is no multiple of 8 (16 if v has 8 bits), padded copies are used.
@@ -89,47 +88,53 @@ def attention(
       right after it, both included. None and -1 mean no limit.
     - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
     - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
+    - `dropout_p`: drop weights at random. `rng_state`: the seed and offset of `dropout_mask`.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
     - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
       q, or of k and v, and the end of the last. The tensors are then (total, heads, d).
     - `max_seqlen_q`, `max_seqlen_k`: the longest packed sequence; of pages, the most keys if known.
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
-    - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
+    - `block_table`: int32 (batch, n), for a paged KV cache, whose k and v are (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
     - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k) or (1,), the factors of q, k
       and v of torch.float8_e4m3fn (on Hopper, not differentiable). q may also have 16 bits, without
       a factor. Those of k and v may be (batch, heads_k, n), one for every 128 keys of a sequence.
-      The output has the dtype of q, or is bfloat16. If all three have 8 bits, v may have contiguous
-      keys (v.stride(1) is 1) instead of contiguous columns.
+      The output has the dtype of q, or is bfloat16. If all have 8 bits, v.stride(1) may be 1.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the keys of a KV split. `batch_invariant`: a row's bits depend on no other row.
-    - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
+    - `config`, `backward_config`: as in `forward`, `backward`. Without, torch computes on the CPU.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
     if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
-
-    Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
-    an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
+    Raises UnsupportedError for what no kernel supports, and what `forward` raises.
     """
     try:
         call = Call(q, k, v, out, **keywords)
     except TypeError:
         check_keywords("attention", keywords)
         raise
+    if call.dropout_p:
+        call = _with_rng_state(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if not (ops.is_traced(q, k, v) or _any_transforms()):
         if _records() and call.needs_grad():
-            found = run_recorded(call, config, validate, backward)
-            if found is not None:
+            if (found := run_recorded(call, config, validate, backward)) is not None:
                 return found
-        else:
-            plan = known_plan(call, config)
-            if plan is not None:
-                return plan.run(call, validate)
+        elif (plan := known_plan(call, config)) is not None:
+            return plan.run(call, validate)
     return _attention_slow_path(call, config, validate, backward)
+
+
+def _with_rng_state(call: Call) -> Call:
+    """Return a call with dropout that has a state of its random numbers, its own or a new one."""
+    if call.rng_state is not None or not isinstance(call.q, Tensor):
+        return call
+    if not torch.compiler.is_compiling():  # which does not follow the check
+        check_dropout_p(call.dropout_p)
+    return call._replace(rng_state=draw_rng_state(call.q.device))
 
 
 def _attention_slow_path(
@@ -189,4 +194,7 @@ def read_arguments(
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
-    return call_of(function, q, k, v, out, own), config, bool(validate), backward
+    call = call_of(function, q, k, v, out, own)
+    if call.dropout_p:
+        call = _with_rng_state(call)
+    return call, config, bool(validate), backward

@@ -83,7 +83,7 @@ def compute_recorded(
     q, k, v, _, sinks = call[:5]
     if is_transformed():
         apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
-        out, lse = apply(q, k, v, *call[4:8], call[9:], config, validate, backward)
+        out, lse = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
         return (out, lse) if call.return_lse else out
     if getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
@@ -103,16 +103,16 @@ class _Recorded(Function):
             found = compute(call.with_lse(), config, validate)
         else:
             found = plan.run(call, validate)
-        sinks, starts_q, starts_k, used = call[4:8]
+        sinks, starts_q, starts_k, used, state = call[4:9]
         shares = False
-        if sinks is starts_q is starts_k is used is None:  # as in most calls
+        if sinks is starts_q is starts_k is used is state is None:  # as in most calls
             ctx.save_for_backward(q, k, v, *found)
         else:
             shares = starts_k is starts_q is not None
             starts_k = None if shares else starts_k  # torch compares every tensor once
-            ctx.save_for_backward(q, k, v, *found, sinks, starts_q, starts_k, used)
+            ctx.save_for_backward(q, k, v, *found, sinks, starts_q, starts_k, used, state)
         ctx.set_materialize_grads(False)
-        ctx.asked = plan, shares, call[9:], backward
+        ctx.asked = plan, shares, call[10:], backward
         return found if call.return_lse else found[0]
 
     @staticmethod
@@ -126,7 +126,7 @@ class _Recorded(Function):
             if found is not None:
                 return *found, None
         if shares:
-            saved = (*saved[:7], saved[6], saved[8])
+            saved = (*saved[:7], saved[6], *saved[8:])
         return *_differentiated(wanted, do, dlse, saved, options, backward), None
 
     @staticmethod
@@ -154,22 +154,23 @@ class _Traced(Function):
         cu_seqlens_q: Tensor | None,
         cu_seqlens_k: Tensor | None,
         seqused_k: Tensor | None,
+        rng_state: Tensor | None,
         options: tuple[Any, ...],
         config: GivenConfig | None,
         validate: bool,
         backward: BackwardOptions,
     ) -> Any:
-        lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
+        others = (cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state)
         with_lse = (*options[:-1], True)
-        call = Call(q, k, v, None, sinks, *lengths, None, *with_lse)
+        call = Call(q, k, v, None, sinks, *others, None, *with_lse)
         if ops.is_traced(q, k, v) or is_transformed():
             return ops.traced(call, config, validate, backward)
         return compute(call, config, validate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        options = inputs[7]
-        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:7])
+        options = inputs[8]
+        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.backward_options = options, inputs[-1]
         if not options[-1]:  # return_lse
@@ -178,7 +179,7 @@ class _Traced(Function):
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> Any:
         given = (ctx.saved_tensors, ctx.options, ctx.backward_options)
-        return *_differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 7
+        return *_differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 8
 
 
 class _Attention(_Traced):
@@ -243,8 +244,10 @@ def _gradients(
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    rng_state: Tensor | None = None,
 ) -> Gradients:
-    call = Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, None, *options)
+    others = (cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state)
+    call = Call(q, k, v, out, sinks, *others, None, *options)
     config, deterministic = backward
     if do is None:
         do = torch.zeros_like(out)

@@ -73,7 +73,8 @@ ASKED = {
     "batch_invariant": "bool batch_invariant=False",
     "backward_config": "str? backward_config=None",
     "deterministic": "bool deterministic=False",
-    **{name: f"Tensor? {name}=None" for name in DESCALES},
+    **{name: f"Tensor? {name}=None" for name in (*DESCALES, "rng_state")},
+    "dropout_p": "float dropout_p=0.0",
 }
 """The arguments of both operators, in their schema."""
 
@@ -89,7 +90,7 @@ OF_GRADIENTS = {
 """The arguments that only the backward operators have, in their schema."""
 ONLY_FORWARD = ("config", "block_table", "split_keys", "batch_invariant", *DESCALES)
 _is_compiling = torch.compiler.is_compiling
-SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
+SHARED = ("sinks", "seqused_k", "rng_state", "causal", "softmax_scale", "softcap", "dropout_p")
 """The arguments that all operators take as a call has them."""
 DIFFERENTIABLE = ("q", "k", "v", "sinks")
 

@@ -37,7 +37,7 @@ from flash_attention.call.merge_call import MergeCall
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
 
-TENSORS = Call._fields[:12]
+TENSORS = Call._fields[:13]
 OPTIONAL = TENSORS[3:]
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 OTHER_OPTIONS: dict[str, Any] = {
@@ -45,6 +45,7 @@ OTHER_OPTIONS: dict[str, Any] = {
     "window": (3, None),
     "softmax_scale": 0.5,
     "softcap": 2.0,
+    "dropout_p": 0.5,
     "max_seqlen_q": 4,
     "max_seqlen_k": 4,
     "split_keys": 64,
@@ -83,10 +84,11 @@ def everything() -> Call:
     q, k, v, out = (torch.zeros(2, 4, 2, 8) for _ in range(4))
     sinks = torch.zeros(2)
     cu_seqlens_q, cu_seqlens_k, seqused_k = (torch.zeros(3, dtype=torch.int32) for _ in range(3))
+    rng_state = torch.zeros(2, dtype=torch.int64)
     block_table = torch.zeros(2, 5, dtype=torch.int32)
     dq, dk, dv = (torch.zeros(2, 3) for _ in range(3))
     lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
-    return Call(q, k, v, out, sinks, *lengths, block_table, dq, dk, dv)
+    return Call(q, k, v, out, sinks, *lengths, rng_state, block_table, dq, dk, dv)
 
 
 def changed(call: Call, **fields: Any) -> Call:
@@ -144,6 +146,7 @@ def test_extras_are_the_tensors_that_are_there_by_name() -> None:
     assert list(call._replace(sinks=None, seqused_k=None, v_descale=None).extras()) == [
         "cu_seqlens_q",
         "cu_seqlens_k",
+        "rng_state",
         "block_table",
         "q_descale",
         "k_descale",
@@ -228,7 +231,6 @@ def test_keywords_of_other_libraries_are_told_what_to_do_instead(name: str) -> N
             "no mask tensors here; pass causal=True, a window, or sequences of their own",
         ),
         ("key_padding_mask", r"pass seqused_k=key_padding_mask\.sum.*bert_padding\.unpad_input"),
-        ("dropout_p", "there is no dropout here; leave it out"),
         ("num_splits", "pass split_keys, how many keys a split has, or batch_invariant=True"),
         (
             "alibi_slopes",

@@ -30,16 +30,21 @@ PASSES = (
         (PACKED, "test_keys_that_are_not_used_and_pages"),
     ),
     Row(
-        "dropout_p, alibi_slopes, return_softmax, leftpad_k, zero_tensors, rng_state",
-        "dropout and what belongs to it, biases, left padding of pages, and zeros in outputs first",
-        "only 0.0, None and False; other values raise, and `rng_state` is not read, as without"
-        " dropout in flash-attn",
+        "dropout_p, rng_state",
+        "dropout, and what it drew, from the forward to the backward pass",
+        "the same, with other random numbers",
+        ("test_the_state_of_dropout_goes_from_pass_to_pass",),
+    ),
+    Row(
+        "alibi_slopes, return_softmax, leftpad_k, zero_tensors",
+        "biases, the pattern of dropout, left padding of pages, and zeros in outputs first",
+        "only None and False; other values raise",
         (REFUSED,),
     ),
     Row(
         "the result of a forward pass",
         "(out, softmax_lse, S_dmask, rng_state)",
-        f"{EQUAL}: S_dmask is empty, rng_state 0; autograd records nothing",
+        f"{EQUAL}: S_dmask is empty, rng_state 0 without dropout; autograd records nothing",
         (DENSE, PACKED),
     ),
     Row(

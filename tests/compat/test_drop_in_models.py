@@ -28,8 +28,8 @@ from tests.compat.tiny_models import (
     transformers,
     twins,
 )
+from tests.devices import DEVICES
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DECODERS = [name for name in WITHOUT_SINKS if name not in ENCODERS]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -29,26 +30,35 @@ SLOPES, TABLE = torch.ones(2), torch.zeros(2, 1, dtype=torch.int32)
 IDX = torch.zeros(2, dtype=torch.int32)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"dropout_p": 0.1}, r"dropout_p is 0\.1.*pass 0\.0"),
-        ({"alibi_slopes": SLOPES}, "alibi_slopes is given.*pass None"),
-    ],
-    ids=["dropout", "alibi"],
+WITHOUT_A_CACHE: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
+    (flash_attn_func, (Q, K, V)),
+    (flash_attn_kvpacked_func, (Q, QKV[:, :, 1:])),
+    (flash_attn_qkvpacked_func, (QKV,)),
+    (flash_attn_varlen_func, PACKED),
+    (flash_attn_varlen_qkvpacked_func, (QKV[0], BOUNDS, 4)),
 )
-def test_dropout_and_biases_are_refused_by_every_function(
-    option: dict[str, Any], message: str
-) -> None:
-    for function, args in (
-        (flash_attn_func, (Q, K, V)),
-        (flash_attn_kvpacked_func, (Q, QKV[:, :, 1:])),
-        (flash_attn_qkvpacked_func, (QKV,)),
-        (flash_attn_varlen_func, PACKED),
-        (flash_attn_varlen_qkvpacked_func, (QKV[0], BOUNDS, 4)),
-    ):
-        with pytest.raises(UnsupportedError, match=message):
-            function(*args, **option)
+
+
+def test_biases_are_refused_by_every_function() -> None:
+    for function, args in WITHOUT_A_CACHE:
+        with pytest.raises(UnsupportedError, match=r"alibi_slopes is given.*pass None"):
+            function(*args, alibi_slopes=SLOPES)
+
+
+def test_dropout_follows_from_the_generator_in_every_function() -> None:
+    packed = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), (BOUNDS, BOUNDS), strict=True))
+    lengths: dict[str, Any] = {**packed, "max_seqlen_q": 4, "max_seqlen_k": 4}
+    for function, args in WITHOUT_A_CACHE:
+        torch.manual_seed(5)
+        state = torch.randint((1 << 63) - 1, (2,))
+        torch.manual_seed(5)
+        out = function(*args, dropout_p=0.25)
+        tensors, options = ((Q, K, V), {}) if out.ndim == 4 else (PACKED[:3], lengths)
+        wanted = attention(*tensors, **options, dropout_p=0.25, rng_state=state)
+        torch.testing.assert_close(out, wanted)
+        assert not torch.equal(out, attention(*tensors, **options))
+        with pytest.raises(UnsupportedError, match=r"dropout_p is 1\.0; allowed are"):
+            function(*args, dropout_p=1.0)
 
 
 COS = torch.ones(8, 8)

@@ -19,6 +19,7 @@ from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.compat.rotations import rotation
 from tests.decode_cases import in_pages, shuffled_table
+from tests.devices import DEVICES
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -355,17 +356,13 @@ def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     return plan_for(call).run(call, validate)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_kernels_agree_with_torch(
-    call: Callable[[str], Tensor], monkeypatch: pytest.MonkeyPatch
+    call: Callable[[str], Tensor], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_torch = call("cpu")
-    monkeypatch.setattr(flash_attn, "attention", emulated)
-    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
-    close(call("cpu"), by_torch)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_a_gpu_agrees_with_torch(call: Callable[[str], Tensor]) -> None:
-    close(call("cuda").cpu(), call("cpu"))
+    if device == "cpu":
+        monkeypatch.setattr(flash_attn, "attention", emulated)
+        monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
+    close(call(device).cpu(), by_torch)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention import attention
 from flash_attention.compat import flash_attn_passes
 from flash_attention.errors import UnsupportedError
 
@@ -227,6 +228,20 @@ def test_a_compiled_pass_is_one_graph(options: tuple[Any, ...]) -> None:
     assert all(map(torch.equal, before, (dout, q, k, v)))
 
 
+def test_the_state_of_dropout_goes_from_pass_to_pass() -> None:
+    dout, q, k, v = dense("cpu", torch.float32)
+    rest = (0.25, SCALE, True, -1, -1, 0.0, None, False)
+    out, lse, _, state = flash_attn_forward(q, k, v, *rest)
+    rooms = [torch.empty_like(t) for t in (q, k, v)]
+    flash_attn_backward(dout, q, k, v, out, lse, *rooms, *rest, state)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    options: dict[str, Any] = {"causal": True, "softmax_scale": SCALE}
+    again = attention(*leaves, **options, dropout_p=0.25, rng_state=state)
+    torch.testing.assert_close(out, again)
+    for room, wanted in zip(rooms, torch.autograd.grad(again, leaves, dout), strict=True):
+        torch.testing.assert_close(room, wanted)
+
+
 def refused(
     message: str, function: Callable[..., Any], *arguments: object, **named: object
 ) -> None:
@@ -238,13 +253,13 @@ def test_what_is_not_supported_is_refused_before_anything_is_written() -> None:
     dout, q, k, v = dense("cpu", torch.float32)
     rest = (SCALE, False, -1, -1, 0.0)
     out, lse, *_ = flash_attn_forward(q, k, v, 0.0, *rest, None, False)
-    refused("dropout_p is 0.1", flash_attn_forward, q, k, v, 0.1, *rest, None, False)
+    refused("dropout_p is 1.0", flash_attn_forward, q, k, v, 1.0, *rest, None, False)
     slopes = torch.ones(HEADS)
     refused("alibi_slopes", flash_attn_forward, q, k, v, 0.0, *rest, slopes, False)
     refused("return_softmax is True", flash_attn_forward, q, k, v, 0.0, *rest, None, True)
     rooms = [torch.full_like(t, 7.0) for t in (q, k, v)]
     tensors = (dout, q, k, v, out, lse)
-    refused("dropout_p", flash_attn_backward, *tensors, *rooms, 0.1, *rest, None, False)
+    refused("rng_state is missing", flash_attn_backward, *tensors, *rooms, 0.1, *rest, None, False)
     wrong = [rooms[0], rooms[1], rooms[2][:, 1:]]
     refused("dv has shape", flash_attn_backward, *tensors, *wrong, 0.0, *rest, None, False)
     wrong = [rooms[0], rooms[1], rooms[2].double()]

@@ -18,9 +18,9 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plans import plan_for
 from flash_attention.reference.judge import generate_qkv
+from tests.devices import DEVICES
 
 BATCH, ROWS, PAGE = 3, 64, 16
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 with_cache: Any = version_3
 
 
@@ -144,14 +144,6 @@ def test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored(case: str
     assert all(map(torch.equal, caches, before))
 
 
-@pytest.mark.parametrize("case", MANGLED)
-def test_what_does_not_fit_is_not_stored_where_the_host_does_not_know(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
-    check_others("cpu", case)
-
-
 def emulated(
     q: Tensor, k: Tensor, v: Tensor, *, deterministic: bool, validate: bool, **options: Any
 ) -> Any:
@@ -160,27 +152,25 @@ def emulated(
     return plan_for(call).run(call, validate)
 
 
-@pytest.fixture
-def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels that a GPU would run, in the emulator."""
+@pytest.mark.parametrize(
+    "by",
+    [
+        "torch",
+        pytest.param("emulator", marks=pytest.mark.slow),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("case", MANGLED)
+def test_what_does_not_fit_is_neither_stored_nor_read_where_the_host_does_not_know(
+    case: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
-    monkeypatch.setattr(flash_attn, "attention", emulated)
-    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", MANGLED)
-@pytest.mark.usefixtures("by_kernels")
-def test_kernels_neither_store_nor_read_what_does_not_fit(case: str) -> None:
-    check_others("cpu", case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", MANGLED)
-def test_a_gpu_goes_on_after_what_does_not_fit(case: str) -> None:
-    check_others("cuda", case)
-    torch.cuda.synchronize()
-    assert int(torch.ones(8, device="cuda").sum()) == 8
+    if by == "emulator":
+        monkeypatch.setattr(flash_attn, "attention", emulated)
+        monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
+    check_others("cuda" if by == "cuda" else "cpu", case)
+    if by == "cuda":
+        assert int(torch.ones(8, device="cuda").sum()) == 8  # the context still works
 
 
 @pytest.mark.parametrize("kind", CACHES)

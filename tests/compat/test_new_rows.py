@@ -17,11 +17,11 @@ from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.judge import cu_seqlens
 from tests.compat.rotations import rotation
 from tests.compat.test_kv_cache import emulated
+from tests.devices import DEVICES
 
 HEADS, HEADS_K, D, ROWS, PAGE = 4, 2, 64, 64, 16
 LENGTHS, COUNTS, QUERIES = (20, 61, 0), (2, 0, 5), (3, 1, 4)
 TABLE = ((3, 1, 5, 0), (2, 7, 9, 4), (8, 6, 10, 11))
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DESCRIBED: dict[str, dict[str, Any]] = {
     "rows": {},
     "pages": {"page_table": TABLE},

@@ -124,29 +124,28 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unknown")
-@pytest.mark.parametrize("number", range(CHUNKS))
-def test_emulated_kernels_agree_with_torch(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds = range(number, EMULATED, CHUNKS)
-    calls = [(seed, drawn(seed)) for seed in seeds]
-    by_torch = [result(given, "cpu") for _, given in calls if readable(given)]
-    monkeypatch.setattr(flash_attn, "attention", emulated)
-    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
-    for (seed, given), wanted in zip(
-        [call for call in calls if readable(call[1])], by_torch, strict=True
-    ):
-        check(seed, result(given, "cpu"), wanted)
-    for _, given in calls:
-        if not readable(given):
-            result(given, "cpu")  # which raises if a kernel accesses what is not there
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("unknown")
-@pytest.mark.parametrize("number", range(10))
-def test_a_gpu_agrees_with_torch_on_random_caches(number: int) -> None:
-    for seed in range(1000 + number, 1000 + ON_GPU, 10):
-        given = drawn(seed)
-        found = result(given, "cuda")
-        if readable(given):
-            check(seed, found, result(given, "cpu"))
-    assert int(torch.ones(8, device="cuda").sum()) == 8
+@pytest.mark.parametrize(
+    ("seeds", "device"),
+    [
+        *((range(n, EMULATED, CHUNKS), "cpu") for n in range(CHUNKS)),
+        *(
+            pytest.param(range(1000 + n, 1000 + ON_GPU, 10), "cuda", marks=pytest.mark.gpu)
+            for n in range(10)
+        ),
+    ],
+    ids=str,
+)
+def test_kernels_agree_with_torch(
+    seeds: range, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {seed: drawn(seed) for seed in seeds}
+    by_torch = {seed: result(given, "cpu") for seed, given in calls.items() if readable(given)}
+    if device == "cpu":
+        monkeypatch.setattr(flash_attn, "attention", emulated)
+        monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
+    for seed, given in calls.items():
+        found = result(given, device)  # which raises if a kernel accesses what is not there
+        if seed in by_torch:
+            check(seed, found, by_torch[seed])
+    if device == "cuda":
+        assert int(torch.ones(8, device="cuda").sum()) == 8

@@ -206,7 +206,7 @@ def test_a_mask_that_does_not_count_changes_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"dropout": 0.1}, r"dropout is 0\.1.*model\.eval\(\)"),
+        ({"dropout": 1.0}, r"dropout_p is 1\.0; allowed are"),
         ({"position_bias": torch.zeros(1)}, "position_bias is given"),
         ({"output_attentions": True}, r"output_attentions.*never formed"),
         ({"head_mask": torch.ones(HEADS)}, r"head_mask.*never formed"),

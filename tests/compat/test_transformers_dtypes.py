@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from flash_attention.compat import transformers
-from tests.compat.test_transformers_bf16 import DEVICES, ERROR_FACTOR, assert_as_near
+from tests.compat.test_transformers_bf16 import ERROR_FACTOR, assert_as_near
 from tests.compat.tiny_models import ENCODERS, GPT2, IDS, LEFT, MODELS, WITHOUT_SINKS, twins
+from tests.devices import HOPPER_DEVICES
+from tests.gate import EXHAUSTIVE
 
 attention_forward: Any = transformers.attention_forward
 BF16 = torch.bfloat16
@@ -40,11 +42,18 @@ def passed(
     return result.logits[real.to(device)].detach(), gradients
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
 @pytest.mark.parametrize(
     ("name", "options"),
-    [(name, {}) for name in NAMES]
-    + [(name, {"use_cache": False}) for name in NAMES if name not in ENCODERS],
+    [
+        *((name, {}) for name in NAMES),
+        (NAMES[0], {"use_cache": False}),
+        *(
+            pytest.param(name, {"use_cache": False}, marks=EXHAUSTIVE)
+            for name in NAMES[1:]
+            if name not in ENCODERS
+        ),
+    ],
     ids=str,
 )
 def test_autocast(name: str, options: dict[str, bool], device: str) -> None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from flash_attention.compat.transformers import register
-from flash_attention.errors import UnsupportedError
 from tests.compat.tiny_models import IDS, LEFT, MASKS, MODELS, ONES, transformers, twins
 from tests.gate import in_turn, one_in
 
@@ -97,10 +96,19 @@ def test_models_train(models: tuple[Any, Any], padding: str) -> None:
         close(gradient, wanted[name])
 
 
-def test_dropout_is_refused() -> None:
+def test_dropout_is_for_training() -> None:
     kind, config = MODELS["llama"]()
-    config.attention_dropout = 0.1
+    config.attention_dropout = 0.5
     model = kind(config).train()
     model.set_attn_implementation(register())
-    with pytest.raises(UnsupportedError, match=r"dropout is 0\.1, .* attention_dropout=0\.0"):
-        model(IDS)
+
+    def logits(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        found: torch.Tensor = model(IDS).logits
+        return found
+
+    first, again, other = logits(1), logits(1), logits(2)
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+    model.eval()
+    assert torch.equal(logits(1), logits(2))

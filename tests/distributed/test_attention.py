@@ -13,17 +13,14 @@ from tests.gate import EXHAUSTIVE
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "share"),
+    ("ranks", "device", "share"),
     [
-        *((2, "4"), (3, "8"), (4, "8")),
-        *(pytest.param(ranks, "2", marks=EXHAUSTIVE) for ranks in (2, 3, 4, 8)),
+        *((2, "cpu", "4"), (3, "cpu", "8"), (4, "cpu", "8")),
+        *(pytest.param(ranks, "cpu", "2", marks=EXHAUSTIVE) for ranks in (2, 3, 4, 8)),
+        *(pytest.param(ranks, "cuda", "1", marks=pytest.mark.gpu) for ranks in (1, 2, 4)),
     ],
 )
-def test_ranks_compute_what_one_process_does(ranks: int, share: str, tmp_path: Path) -> None:
-    assert run_ranks("cases:run_cases", ranks, tmp_path, "cpu", share) == [{}] * ranks
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_that_share_a_gpu_compute_what_one_does(ranks: int, tmp_path: Path) -> None:
-    assert run_ranks("cases:run_cases", ranks, tmp_path, "cuda") == [{}] * ranks
+def test_ranks_compute_what_one_process_does(
+    ranks: int, device: str, share: str, tmp_path: Path
+) -> None:
+    assert run_ranks("cases:run_cases", ranks, tmp_path, device, share) == [{}] * ranks

@@ -75,7 +75,7 @@ MUTATIONS = [
         "dQ is not scaled alike",
         "numbers",
         9,
-        Edit("backward/convert.cuh", " * args.softmax_scale"),
+        Edit(CONVERT, "args.d_qk, args.softmax_scale", "args.d_qk, 1.f"),
     ),
     Mutation("dK is not scaled", "numbers", 9, Edit(BLOCK, "scope_.args().softmax_scale", "1.f")),
     Mutation("delta is left out", "numbers", 9, Edit(BLOCK, " - delta.of(i, e)")),
@@ -91,10 +91,10 @@ MUTATIONS = [
         Edit(KEYS, "if (!range_.hides(place.row / Config::kVisitedRows)) return;", "return;"),
     ),
     Mutation(
-        "keys beyond the last are visible",
+        "keys beyond the last are read",
         *("numbers", 9),
-        Edit(KEYS, "key < sequence_.k_len ?", "true ?"),
-        case=Case("", 128, 1, heads=1, heads_k=1, softmax_scale=40.0),
+        Edit("sm80/rows.cuh", "sequence.k_first, sequence.k_len,", "sequence.k_first, 128,"),
+        case=Case("", 128, 128, heads=1, heads_k=1, used=(70,)),
     ),
     Mutation("a group has one head", "numbers", 9, Edit(KEYS, "{place.head + 1, ", "{1 << 20, ")),
 ]

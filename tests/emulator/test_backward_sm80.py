@@ -47,7 +47,8 @@ def test_every_feature_has_gradients(case: Case) -> None:
 )
 def test_every_head_dimension_has_gradients(arch: str, d_head: int, d_v: int) -> None:
     case = Case("", 70, 90, d_head, d_v, heads=2, heads_k=1, causal=True)
-    call = backward_of(case.make(dtype=torch.float16, seed=d_head), deterministic=d_v == 192)
+    dtype = torch.float16 if d_v == 72 else torch.bfloat16  # whose other kernels more tests have
+    call = backward_of(case.make(dtype=dtype, seed=d_head), deterministic=d_v == 192)
     result = emulated_backward(call, flash_config(call, arch), arch=arch, schedule="random")
     assert_right(result.gradients, call)
 

@@ -15,10 +15,12 @@ from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulate import emulate
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 from ptx_emulator import SCHEDULES
+from tests.devices import of_dtypes, ran
 from tests.emulator.edits import Edit, plant
-from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
+from tests.feature_cases import CASES, LONG, Case, MadeCase, emulated, selected
 from tests.gate import in_turn, one_in, third_of_features
 
 PREDICATION, ROWS = "sm80/predication.cuh", "sm80/rows.cuh"
@@ -36,13 +38,16 @@ def rung(number: int, case: Case, dtype: DType = DType.BF16) -> FlashForwardKern
     return config
 
 
-@pytest.mark.parametrize("case", third_of_features(0))
-def test_the_kernel_that_sm_80_gets_is_right(case: Case) -> None:
-    call = case.make()
-    config = selected(call, "sm_80")
+@pytest.mark.parametrize(
+    ("case", "dtype", "device"), of_dtypes(third_of_features(0), LONG, mark=pytest.mark.gpu)
+)
+def test_the_kernel_that_sm_80_gets_is_right(case: Case, dtype: torch.dtype, device: str) -> None:
+    made = case.make(device, dtype)
+    config = selected(made, "sm_80")
     assert isinstance(config, FlashForwardKernelConfig)
-    result = emulated(call, config)
-    call.assert_right(result.output, result.lse)
+    poisoned = made.q.new_full((*made.q.shape[:-1], made.v.shape[-1]), torch.nan)
+    call = made.call(out=poisoned, return_lse=True)
+    made.assert_right(*ran(Plan(call, config), call))
 
 
 # Every case, every other rung but the last, whose row stride does not suit fewer heads of k and v.

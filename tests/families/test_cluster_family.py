@@ -34,8 +34,8 @@ from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.registry import FAMILIES, register
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_output, generate_qkv
+from tests.devices import DEVICES
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 COLUMNS = 64  # of a row, two for each lane
 MEETING = "meet();  // both have written their share\n"
 

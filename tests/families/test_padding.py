@@ -16,6 +16,7 @@ from flash_attention.call.strict import VARIABLE
 from flash_attention.families.padding import needs_padding, padded
 from flash_attention.kernel_configs import DType
 from flash_attention.reference.judge import Judge, check_lse, check_output, generate_qkv
+from tests.devices import on_devices
 from tests.gate import EXHAUSTIVE
 
 SM80 = "rung:15"
@@ -92,11 +93,22 @@ def test_a_padded_call_has_zeros_and_the_scale_of_the_true_head_dimension() -> N
     assert padded(Call(q, k, v)).v is v
 
 
-@pytest.mark.parametrize("config", [None, SM80], ids=["torch", "emulated"])
-@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (64, 44), (44, 64)])
-def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None) -> None:
-    q, k, v = made(d, d_v)
-    out = torch.full((2, 40, 4, d_v), torch.nan, dtype=q.dtype)
+ON_GPU = [
+    pytest.param(*columns, None, "cuda", marks=pytest.mark.gpu)
+    for columns in ((60, 60), (75, 75), (1, 3), (255, 200), (64, 50))
+]
+
+
+@pytest.mark.parametrize(
+    ("d", "d_v", "config", "device"),
+    [
+        *((*d, config, "cpu") for d in ((60, 60), (64, 44), (44, 64)) for config in (None, SM80)),
+        *ON_GPU,
+    ],
+)
+def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None, device: str) -> None:
+    q, k, v = made(d, d_v, device)
+    out = torch.full((2, 40, 4, d_v), torch.nan, dtype=q.dtype, device=device)
     result, lse = attention(q, k, v, out=out, causal=True, config=config, return_lse=True)
     assert result is out
     assert Judge(q, k, v, causal=True).check(out).ok
@@ -105,22 +117,31 @@ def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("d", "d_v"),
-    [
-        *((60, 60), (40, 9)),
-        *(pytest.param(*other, marks=EXHAUSTIVE) for other in ((64, 44), (56, 64))),
-    ],
+    ("d", "d_v", "device"),
+    on_devices(
+        [(60, 60), (40, 9), *(pytest.param(*d, marks=EXHAUSTIVE) for d in ((64, 44), (56, 64)))],
+        [(72, 72), (1, 3), (255, 200), (64, 50)],
+    ),
 )
 @pytest.mark.parametrize(("dtype", "config"), EMULATED_8_BIT, ids=["fp8", "16-bit q"])
 def test_attention_of_8_bits_and_any_head_dimension(
-    d: int, d_v: int, dtype: torch.dtype, config: str, monkeypatch: pytest.MonkeyPatch
+    d: int, d_v: int, device: str, dtype: torch.dtype, config: str
 ) -> None:
-    call = made_8_bit(d, d_v, dtype)
-    out = torch.full((1, 20, 2, d_v), torch.nan, dtype=torch.bfloat16)
-    result, lse = attention(*call[:3], out=out, config=config, return_lse=True, **call.keywords())
+    call = made_8_bit(d, d_v, dtype, device)
+    out = torch.full((1, 20, 2, d_v), torch.nan, dtype=torch.bfloat16, device=device)
+    chosen = config if device == "cpu" else None
+    result, lse = attention(*call[:3], out=out, config=chosen, return_lse=True, **call.keywords())
     assert result is out
     assert check_output(out, *call[:3], **call.keywords()).ok
     assert check_lse(lse, call.q, call.k, **call.keywords()).ok
+
+
+@pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (40, 9)])
+def test_torch_and_explain_pad_8_bits_too(
+    d: int, d_v: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = made_8_bit(d, d_v, dtype)
     monkeypatch.setenv(VARIABLE, "sm_90")
     of_torch = attention(*call[:3], **call.keywords())
     assert check_output(of_torch, *call[:3], **call.keywords()).ok
@@ -136,23 +157,26 @@ def test_a_padded_v_may_have_contiguous_keys() -> None:
     assert torch.equal(attention(call.q, call.k, keys_first, config=FP8, **call.keywords()), out)
 
 
-@pytest.mark.parametrize("backward_config", [None, "rung:1"], ids=["torch", "emulated"])
-def test_gradients_of_any_head_dimension(backward_config: str | None) -> None:
-    q, k, v = (t.requires_grad_() for t in made(60, 44))
-    out, lse = attention(q, k, v, causal=True, return_lse=True, backward_config=backward_config)
-    assert out.shape == (2, 40, 4, 44)
+@pytest.mark.parametrize(
+    ("d", "d_v", "config", "device"), [(60, 44, None, "cpu"), (60, 44, "rung:1", "cpu"), *ON_GPU]
+)
+def test_gradients_of_any_head_dimension(d: int, d_v: int, config: str | None, device: str) -> None:
+    on_cpu = [t.requires_grad_() for t in made(d, d_v)]
+    q, k, v = (t.detach().to(device).requires_grad_() for t in on_cpu)
+    out, lse = attention(q, k, v, causal=True, return_lse=True, backward_config=config)
+    assert out.shape == (2, 40, 4, d_v)
     generator = torch.Generator().manual_seed(1)
     do = torch.randn(out.shape, generator=generator).to(out.dtype)
     dlse = torch.randn(lse.shape, generator=generator)
-    found = torch.autograd.grad((out, lse), (q, k, v), (do, dlse))
+    found = torch.autograd.grad((out, lse), (q, k, v), (do.to(device), dlse.to(device)))
     wanted = torch.autograd.grad(
-        attention(*(t.double() for t in (q, k, v)), causal=True, return_lse=True),
-        (q, k, v),
+        attention(*(t.double() for t in on_cpu), causal=True, return_lse=True),
+        on_cpu,
         (do.double(), dlse.double()),
     )
-    for gradient, exact, tensor in zip(found, wanted, (q, k, v), strict=True):
-        assert gradient.shape == tensor.shape
-        assert torch.allclose(gradient, exact, rtol=0.05, atol=0.05)
+    for gradient, exact in zip(found, wanted, strict=True):
+        assert gradient.shape == exact.shape
+        assert torch.allclose(gradient.cpu(), exact, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -209,30 +233,3 @@ def test_strict_mode_and_reports_know_padding(monkeypatch: pytest.MonkeyPatch) -
     out = torch.full_like(q, torch.nan)
     assert flash_attention.check(q, k, v, config=SM80, out=out).ok
     assert Judge(q, k, v).check(out).ok
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (75, 75), (1, 3), (255, 200), (64, 50)])
-def test_any_head_dimension_on_a_gpu(d: int, d_v: int) -> None:
-    q, k, v = (t.requires_grad_() for t in made(d, d_v, "cuda"))
-    out = attention(q, k, v, causal=True)
-    assert Judge(q, k, v, causal=True).check(out.detach()).ok
-    do = torch.randn_like(out)
-    found = torch.autograd.grad(out, (q, k, v), do)
-    on_cpu = [t.detach().cpu().double().requires_grad_() for t in (q, k, v)]
-    exact = torch.autograd.grad(attention(*on_cpu, causal=True), on_cpu, do.cpu().double())
-    for gradient, wanted in zip(found, exact, strict=True):
-        assert torch.allclose(gradient.cpu().double(), wanted, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (72, 72), (1, 3), (255, 200), (64, 50)])
-@pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16], ids=str)
-def test_any_head_dimension_of_8_bits_on_a_gpu(d: int, d_v: int, dtype: torch.dtype) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("8-bit tensors need sm_90")
-    call = made_8_bit(d, d_v, dtype, "cuda")
-    out, lse = attention(*call[:3], return_lse=True, **call.keywords())
-    assert out.shape == (1, 20, 2, d_v)
-    assert check_output(out, *call[:3], **call.keywords()).ok
-    assert check_lse(lse, call.q, call.k, **call.keywords()).ok

@@ -16,21 +16,17 @@ from flash_attention.families.sm80.backward.rungs import STEPS, base
 from flash_attention.families.sm80.backward.space import sample_configs
 from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.device import current_arch
+from tests import feature_cases
 from tests.backward_cases import assert_right, backward_of, flash_config
 from tests.feature_cases import CASES, Case
 
 pytestmark = pytest.mark.gpu
 
 LONG = [
-    Case("full", 1000, 333, 128, 128, 8, 2, batch=2),
+    *feature_cases.LONG,
     Case("full, d 64", 2048, 2048, 64, 64, 4, 4),
-    Case("causal", 1000, 1500, 128, 128, 4, 4, batch=2, causal=True, sinks=True),
     Case("causal, d 64", 2048, 2048, 64, 64, 8, 1, causal=True),
     Case("causal, d 256", 1500, 1500, 256, 256, 2, 1, causal=True),
-    Case("causal, rows without a key", 1000, 333, 128, 128, 4, 1, causal=True),
-    Case("a window", 1000, 1000, 120, 104, 4, 2, window=(100, 30), softcap=20.0),
-    Case("packed", (700, 0, 1, 129), (600, 10, 900, 0), 128, 128, causal=True, padding=7),
-    Case("a cache", 300, 2000, 128, 128, batch=3, used=(2000, 31, 0), causal=True),
 ]
 ARCHITECTURES = ("sm_80", "sm_86", "sm_90")  # whose configs an H200 runs
 

@@ -73,6 +73,7 @@ MISSING = [
     Missing("Mask", "end_key("),
     Missing("Sinks", "add("),
     Missing("Lengths", "q_len("),
+    Missing("Dropout", "begin_head("),
     Missing("Rows", "head("),
     Missing("Splits", "end_block("),
     Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),

@@ -14,18 +14,10 @@ from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.device import current_arch
-from tests.feature_cases import CASES, Case, MadeCase, selected
+from tests.feature_cases import LONG, Case, MadeCase, selected
 
 pytestmark = pytest.mark.gpu
 
-LONG = [
-    Case("full", 1000, 333, 128, 128, 8, 2, batch=2),
-    Case("causal", 1000, 1500, 128, 128, 4, 4, batch=2, causal=True, sinks=True),
-    Case("causal, rows without a key", 1000, 333, 128, 128, 4, 1, causal=True),
-    Case("a window", 1000, 1000, 120, 104, 4, 2, window=(100, 30), softcap=20.0),
-    Case("packed", (700, 0, 1, 129), (600, 10, 900, 0), 128, 128, causal=True, padding=7),
-    Case("a cache", 300, 2000, 128, 128, batch=3, used=(2000, 31, 0), causal=True),
-]
 RUNGS = [rung.number for rung in get_ladder() if isinstance(rung.config, FlashForwardKernelConfig)]
 
 
@@ -36,13 +28,6 @@ def run_right(call: MadeCase, config: KernelConfig) -> tuple[torch.Tensor, torch
     assert out is poisoned
     call.assert_right(out, lse)
     return out, lse
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("case", [*CASES, *LONG], ids=lambda case: case.name)
-def test_the_kernel_that_sm_80_gets_is_right(case: Case, dtype: torch.dtype) -> None:
-    call = case.make("cuda", dtype)
-    run_right(call, selected(call, "sm_80"))
 
 
 @pytest.mark.parametrize("number", RUNGS[:-1])

@@ -21,7 +21,7 @@ from flash_attention_workbench.commands.precompile import Job, precompile
 from flash_attention_workbench.cores import usable_cores
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu("sm_90")
 
 LADDER = [
     (config, causal, f"{dtype.name}-{d_head}-{'causal' if causal else 'full'}-{rung.number}")
@@ -54,8 +54,6 @@ selected_ones = pytest.mark.parametrize(
 @pytest.fixture(scope="module", autouse=True)
 def kernels() -> None:
     """Compiles what the tests run, on all cores."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
     everything = {*((c, causal) for c, causal, _ in LADDER), *SELECTED, *RANDOM}
     jobs = [
         Job(config, ARCHES["sm_90"], CAUSAL if causal else PLAIN) for config, causal in everything

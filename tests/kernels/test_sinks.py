@@ -20,6 +20,7 @@ from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.plans import plan_for
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradients import evaluate_gradients
+from tests.devices import DEVICES
 
 SINKS = {
     "-inf": (-math.inf, -math.inf),
@@ -27,7 +28,6 @@ SINKS = {
     "1e30": (1e30, -1e30),
     "1e38": (1e38, -1e38),
 }
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def asked(sinks: tuple[float, float], device: str, seq_q: int = 200) -> BackwardCall:

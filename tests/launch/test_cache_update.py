@@ -26,8 +26,8 @@ from tests.cache_calls import (
     packed_call,
     with_own_cache,
 )
+from tests.devices import DEVICES
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 TURNS: dict[str, dict[str, Any]] = {
     "none": {},
     "interleaved": {"interleaved": True},

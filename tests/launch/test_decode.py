@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import DECODE_CASES, IN_LAUNCHES, DecodeCase, in_pages, shuffled_table
+from tests.devices import HOPPER
 from tests.feature_cases import Case, MadeCase
 from tests.gate import EXHAUSTIVE, in_turn
 
@@ -131,7 +131,7 @@ def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "schedule"),
-    in_turn(product(["splits without keys", "pages of 16"], ONE_OR_TWO), ["depth-first", "random"]),
+    in_turn([("splits without keys", 1), ("pages of 16", 2)], ["depth-first", "random"]),
 )
 def test_the_order_of_the_warps_does_not_matter(
     asked: tuple[str, int], schedule: str, monkeypatch: pytest.MonkeyPatch
@@ -213,8 +213,18 @@ def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.Mon
     call.assert_right(*result)
 
 
-def alone_and_together(device: str, config: HopperForwardKernelConfig | None) -> None:
-    """Fixed splits: an entry alone, in a batch, and in a larger cache, bit for bit."""
+@pytest.mark.parametrize(
+    ("config", "device"),
+    [
+        pytest.param(CONFIG, "cpu", id="given-cpu"),
+        pytest.param(CONFIG, "cuda", id="given-cuda", marks=HOPPER),
+        pytest.param(None, "cuda", id="selected-cuda", marks=HOPPER),
+    ],
+)
+def test_fixed_splits_make_an_entry_independent_of_its_batch(
+    config: HopperForwardKernelConfig | None, device: str
+) -> None:
+    """An entry alone, in a batch, and in a larger cache, bit for bit."""
     used = (300, 129, 64, 1, 200)
     call = Case("", 3, 320, batch=len(used), used=used, heads=8, causal=True).make(device)
     arguments: dict[str, Any] = {"causal": True, "config": config, "split_keys": 128}
@@ -231,10 +241,6 @@ def alone_and_together(device: str, config: HopperForwardKernelConfig | None) ->
         single, single_lse = run(q, k, v, lengths)
         assert torch.equal(single[0], out[entry])
         assert torch.equal(single_lse[0], lse[entry])
-
-
-def test_fixed_splits_make_an_entry_independent_of_its_batch() -> None:
-    alone_and_together("cpu", CONFIG)
 
 
 @pytest.mark.parametrize("sinks", [False, True])
@@ -286,8 +292,7 @@ def test_compiled_functions_take_pages_and_splits() -> None:
     assert torch.equal(out, attention(*short.tensors(call), **arguments))
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
 def test_every_case_is_right_on_a_gpu(short: DecodeCase, dtype: torch.dtype) -> None:
@@ -300,8 +305,7 @@ def test_every_case_is_right_on_a_gpu(short: DecodeCase, dtype: torch.dtype) -> 
             assert torch.equal(attention(*tensors, config=config, **arguments), out)
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("seq_q", [1, 3, 16])
 @pytest.mark.parametrize(("batch", "keys"), [(1, 512), (1, 8192), (4, 2048), (12, 700)])
 def test_one_launch_gives_the_bits_of_two_on_a_gpu(
@@ -329,18 +333,10 @@ def test_one_launch_gives_the_bits_of_two_on_a_gpu(
     assert torch.equal(*results)
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("batch", [1, 3, 70])
 def test_split_unasked_they_are_right_on_a_gpu(batch: int) -> None:
     used = tuple(4000 - 57 * n for n in range(batch))
     call = Case("", 1, 4096, 128, 128, 8, 2, batch, used, causal=True).make("cuda")
     out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
     call.assert_right(out, lse)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("config", [CONFIG, None], ids=["given", "selected"])
-def test_fixed_splits_on_a_gpu(config: HopperForwardKernelConfig | None) -> None:
-    alone_and_together("cuda", config)

@@ -11,8 +11,7 @@ from tests.decode_cases import in_pages, shuffled_table
 from tests.feature_cases import Case
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 def test_a_captured_call_follows_lengths_and_pages_that_change() -> None:
     call = Case("", 1, 8192, 128, 128, 8, 2, 2, (8000, 3000), causal=True).make("cuda")
     changed = Case("", 1, 8192, 128, 128, 8, 2, 2, (100, 8192), causal=True).make("cuda", seed=1)

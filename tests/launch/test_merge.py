@@ -11,9 +11,9 @@ from flash_attention.launch import emulation
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.reference.merge import merge_with_torch
 from ptx_emulator import SCHEDULES
+from tests.devices import DEVICES
 from tests.merge_calls import parts_of
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FLOAT, HALF, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from flash_attention import attention
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 from tests.decode_cases import FAR, in_pages, shuffled_table
-from tests.gate import EXHAUSTIVE
+from tests.devices import ran
+from tests.gate import EXHAUSTIVE, in_turn
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -39,40 +40,51 @@ def calls(page_keys: int, seq_q: int, d: int, **options: Any) -> tuple[Call, Cal
     return Call(q, k_pages, v_pages, block_table=table, **common), Call(q, k, v, **common)
 
 
-def check(found: tuple[Tensor, Tensor], dense: Call) -> None:
+def on_device(call: Call, device: str) -> Call:
+    moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in call.tensors().items()}
+    return call._replace(**moved)
+
+
+def check(plan: Plan, call: Call, dense: Call, settings: Settings | None = None) -> None:
+    found, found_lse = ran(plan, call, settings)
     out, lse = attention(*dense[:3], **dense.keywords(), return_lse=True)
-    torch.testing.assert_close(found[0].float().cpu(), out.float(), rtol=1.6e-2, atol=1.6e-2)
-    torch.testing.assert_close(found[1].cpu(), lse, rtol=1e-3, atol=1e-3)
+    assert found_lse is not None
+    torch.testing.assert_close(found.float().cpu(), out.float(), rtol=1.6e-2, atol=1.6e-2)
+    torch.testing.assert_close(found_lse.cpu(), lse, rtol=1e-3, atol=1e-3)
 
 
 SIZES = [
     pytest.param(
-        *(page_keys, d, seq_q, arch),
+        *(page_keys, d, seq_q, OPTIONS[(page_keys + seq_q) % 3], arch),
         marks=() if (place + (seq_q == 2) + (arch == "sm_80")) % 2 else EXHAUSTIVE,
     )
     for place, (page_keys, d) in enumerate(((1, 64), (1, 96), (3, 64), (24, 128), (10, 96)))
     for seq_q in (2, 100)
     for arch in ("sm_80", "sm_90")
+] + [
+    pytest.param(*size, "", marks=pytest.mark.gpu)
+    for size in product(
+        (1, 2, 3, 5, 8, 12, 20, 24, 48, 96, 100), (64, 96, 128, 256), (1, 7, 300), OPTIONS
+    )
 ]
 
 
-@pytest.mark.parametrize(("page_keys", "d", "seq_q", "arch"), SIZES)
-def test_kernels_read_pages_of_any_size(page_keys: int, d: int, seq_q: int, arch: str) -> None:
-    call, dense = calls(page_keys, seq_q, d, **OPTIONS[(page_keys + seq_q) % 3])
-    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings())
-    assert list(map(str, result.findings)) == []
-    assert result.lse is not None
-    check((result.output, result.lse), dense)
+@pytest.mark.parametrize(("page_keys", "d", "seq_q", "options", "arch"), SIZES, ids=str)
+def test_kernels_read_pages_of_any_size(
+    page_keys: int, d: int, seq_q: int, options: dict[str, Any], arch: str
+) -> None:
+    """Of an architecture in the emulator, or of a GPU."""
+    call, dense = calls(page_keys, seq_q, d, **options)
+    call = on_device(call, "cpu" if arch else "cuda")
+    check(Plan(call, arch=ARCHES.get(arch)), call, dense)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("schedule", ["depth-first", "random"])
+@pytest.mark.parametrize(
+    ("arch", "schedule"), in_turn(["sm_80", "sm_90"], ["depth-first", "random"])
+)
 def test_small_pages_are_right_in_every_order(schedule: str, arch: str) -> None:
     call, dense = calls(1, 70, 64, causal=True)
-    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings(schedule, 3))
-    assert list(map(str, result.findings)) == []
-    assert result.lse is not None
-    check((result.output, result.lse), dense)
+    check(Plan(call, arch=ARCHES[arch]), call, dense, Settings(schedule, 3))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -83,27 +95,7 @@ def test_pages_that_do_not_exist_are_zeros(page: int, arch: str) -> None:
     assert call.block_table is not None
     call.block_table[0, 5:9] = page
     dense.k[0, 10:18] = dense.v[0, 10:18] = 0
-    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings())
-    assert list(map(str, result.findings)) == []
-    assert result.lse is not None
-    check((result.output, result.lse), dense)
-
-
-def on_gpu(call: Call, config: str | None = None) -> Any:
-    tensors: Any = {n: t.cuda() if isinstance(t, Tensor) else t for n, t in call._asdict().items()}
-    return attention(**tensors, config=config)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("seq_q", [1, 7, 300])
-@pytest.mark.parametrize("d", [64, 96, 128, 256])
-@pytest.mark.parametrize("page_keys", [1, 2, 3, 5, 8, 12, 20, 24, 48, 96, 100])
-def test_a_gpu_reads_pages_of_any_size(
-    page_keys: int, d: int, seq_q: int, options: dict[str, Any]
-) -> None:
-    call, dense = calls(page_keys, seq_q, d, **options)
-    check(on_gpu(call), dense)
+    check(Plan(call, arch=ARCHES[arch]), call, dense)
 
 
 @pytest.mark.gpu
@@ -115,7 +107,8 @@ def test_a_gpu_reads_pages_with_ampere_kernels(page_keys: int, page: int | None)
         assert call.block_table is not None
         call.block_table[0, 0] = page
         dense.k[0, :page_keys] = dense.v[0, :page_keys] = 0
-    check(on_gpu(call, SM80_CONFIG), dense)
+    call = on_device(call, "cuda")
+    check(Plan(call, SM80_CONFIG), call, dense)
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -20,10 +20,11 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch import plans
 from flash_attention.launch.plans import Plans, forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
+from tests.devices import DEVICES
 from tests.launch.calls import CONFIG, HOPPER, call_with, dense, grouped
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_plan_is_made_once_per_shape_stride_and_config(device: str) -> None:
     q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
     call = Call(q, k, v)
@@ -166,7 +167,7 @@ def test_a_rung_is_that_of_the_tensors() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_bad_calls_compile_nothing(device: str) -> None:
     q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
     for config, message in (

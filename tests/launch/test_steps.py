@@ -88,8 +88,7 @@ def test_steps_take_turns_with_arguments_and_allocate_results_alone(
         assert told(gpus) == found
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @torch.no_grad()
 def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     monkeypatch: pytest.MonkeyPatch,
@@ -116,8 +115,7 @@ def test_a_gpu_s_host_plans_steps_of_new_lengths_in_little_time(
     assert statistics.median(times) < MOST_US
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @torch.no_grad()
 def test_a_replayed_graph_follows_lengths_while_steps_take_turns() -> None:
     torch.manual_seed(7)

@@ -213,14 +213,6 @@ def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.M
     assert made == [16, 32, 48, 16]
 
 
-@pytest.fixture
-def hopper() -> None:
-    """The driver encodes maps for devices that have TMA."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
-    torch.cuda.init()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a driver")
 def test_without_a_driver_the_error_says_what_is_missing() -> None:
     message = r"cuTensorMapEncodeTiled could not be called.*\n.*NVIDIA driver"
@@ -232,8 +224,7 @@ def content(encoded: tensor_map.EncodedMap) -> bytes:
     return ctypes.string_at(encoded.at, MAP_BYTES)
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     for seen in describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN).values():
@@ -243,8 +234,7 @@ def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
         assert content(encoded_at(seen, base, 0)) == content(encoded[0])
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -259,8 +249,7 @@ def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -
     assert any(content(encoded_at(described(view(**changes)), 1 << 30, 0)))
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
+@pytest.mark.gpu("sm_90")
 def test_a_refusal_of_the_driver_names_its_error() -> None:
     message = r"cuTensorMapEncodeTiled failed: CUDA_ERROR_INVALID_VALUE \(1\)"
     with pytest.raises(LaunchError, match=message):

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from ptx_emulator import SCHEDULES, Tensor, UserKernel
 from ptx_emulator.errors import LaunchError
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel, floats, integers
-from tests.user_kernel.test_on_gpu import HOPPER, launched
+from tests.user_kernel.test_on_gpu import launched
 
 FILE, ARCH = "clusters.cu", "sm_90a"
 
@@ -59,11 +58,9 @@ def test_a_cluster_computes_what_numpy_does(entry: str, schedule: str) -> None:
     assert np.allclose(arguments[0].reshape(expected.shape), expected)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_gpu_stores_the_same(entry: str) -> None:
-    if torch.cuda.get_device_capability() != HOPPER:
-        pytest.skip("needs a Hopper GPU")
     arguments, shape, expected = launch(entry)
     kernel = corpus_kernel(FILE, entry, ARCH)
     got = launched(kernel, FILE, tuple(arguments), shape)[0]

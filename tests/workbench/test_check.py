@@ -140,11 +140,9 @@ def test_the_report_is_data_too() -> None:
     assert data["problem"]["dtype"] == "torch.bfloat16"
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("case", DECODE_CASES, ids=lambda case: case.name)
 def test_every_short_case_is_right_on_a_gpu(case: DecodeCase) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
     call = case.make("cuda")
     report = check(*case.tensors(call), **case.arguments(call), return_lse=True)
     assert report.ok, str(report)

@@ -21,14 +21,15 @@ from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.reference.oracle import oracle, oracle_lse
 from flash_attention_workbench.debug import Inspection
+from tests.devices import on_devices
 from tests.emulator.edits import Edit, plant
+from tests.gate import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 OVERLAP = get_ladder(DType.FP16, 64, 2)[21].config
 SEQ = 128
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def inspect(
@@ -61,17 +62,19 @@ def test_after_all_blocks_the_reference_is_attention(config: KernelConfig, step:
     torch.testing.assert_close(state.p, (state.s - state.lse[:, None]).exp())
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("number", "dtype", "step"),
-    [
-        (1, DType.BF16, 2),
-        (6, DType.FP16, 0),
-        (13, DType.FP16, 1),
-        (16, DType.BF16, 3),
-        (22, DType.FP16, 1),
-        (29, DType.BF16, 1),
-    ],
+    ("number", "dtype", "step", "device"),
+    on_devices(
+        [
+            pytest.param(1, DType.BF16, 2, id="1", marks=EXHAUSTIVE),
+            (6, DType.FP16, 0),
+            pytest.param(13, DType.FP16, 1, id="13", marks=EXHAUSTIVE),
+            (16, DType.BF16, 3),
+            pytest.param(22, DType.FP16, 1, id="22", marks=EXHAUSTIVE),
+            (29, DType.BF16, 1),
+        ],
+        mark=pytest.mark.gpu,
+    ),
 )
 def test_a_right_kernel_agrees_in_everything(
     number: int, dtype: DType, step: int, device: str

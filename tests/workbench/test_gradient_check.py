@@ -19,6 +19,7 @@ from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
 from flash_attention_workbench.check import check
 from flash_attention_workbench.gradient_check import random_gradients_of
+from tests.devices import DEVICES
 from tests.feature_cases import CASES, Case
 from tests.gate import one_in
 
@@ -38,7 +39,7 @@ def test_every_case_is_right_on_the_cpu(case: Case) -> None:
     assert set(report.gradients.checks) == {"dq", "dk", "dv"} | sinks
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_kernels_of_a_training_call_run(device: str) -> None:
     q, k, v = generate_qkv(1, 70, 2, 64, torch.bfloat16, device, n_heads_k=1)
     report = check(

@@ -68,12 +68,12 @@ class BackwardCall(NamedTuple):
     def kind_and_tensors(self, with_lse: bool = False) -> Noted:
         """What a plan of this pass is noted by, as of a call. `with_lse` is for those alone."""
         do, call, lse, dlse, wanted, deterministic = self
-        q, k, v, out, a, b, c, d, *others = call
+        q, k, v, out, a, b, c, d, r, *others = call
         if b is c is d is None:
             tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
-            if not (a is dlse is None):
-                tensors += tuple(t for t in (a, dlse) if t is not None)
-            given = (a is None, dlse is None)
+            if not (a is r is dlse is None):
+                tensors += tuple(t for t in (a, r, dlse) if t is not None)
+            given = (a is None, r is None, dlse is None)
             return (do.numel(), k.numel(), *given, *others, wanted, deterministic), tensors, None
         kind, of_call, lengths = call.kind_and_tensors()
         assert lengths is not None

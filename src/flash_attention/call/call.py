@@ -41,6 +41,7 @@ class Call(NamedTuple):
     cu_seqlens_q: Tensor | None = None
     cu_seqlens_k: Tensor | None = None
     seqused_k: Tensor | None = None
+    rng_state: Tensor | None = None
     block_table: Tensor | None = None
     q_descale: Tensor | None = None
     k_descale: Tensor | None = None
@@ -49,6 +50,7 @@ class Call(NamedTuple):
     window: Window | None = None
     softmax_scale: float | None = None
     softcap: float = 0.0
+    dropout_p: float = 0.0
     max_seqlen_q: int | None = None
     max_seqlen_k: int | None = None
     split_keys: int | None = None
@@ -57,20 +59,20 @@ class Call(NamedTuple):
 
     def descales(self) -> dict[str, Tensor]:
         """The descale factors of q, k and v that are given, by name."""
-        named = zip(DESCALES, self[9:12], strict=True)
+        named = zip(DESCALES, self[10:13], strict=True)
         return {name: factor for name, factor in named if factor is not None}
 
     def extras(self) -> dict[str, Tensor]:
         """The given tensors besides q, k, v and out, by name."""
         return {
             name: tensor
-            for name, tensor in zip(EXTRAS, self[4:12], strict=True)
+            for name, tensor in zip(EXTRAS, self[4:13], strict=True)
             if tensor is not None
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """The given tensors by name."""
-        named = zip(self._fields, self[:12], strict=False)
+        named = zip(self._fields, self[:13], strict=False)
         return {name: tensor for name, tensor in named if tensor is not None}
 
     def keywords(self) -> Keywords:
@@ -129,23 +131,24 @@ class Call(NamedTuple):
         its lengths. These are None if all sequences are as long as the tensors, and the options
         then have the sizes. If they are not, tensors are compared apart from lengths, as
         `kin_sizes` says."""
-        q, k, v, out, a, b, c, d, e, f, g, h = every = self[:12]  # a to h are the extras
-        options = self[12:]
+        q, k, v, out, a, b, c, d, r, e, f, g, h = every = self[:13]  # a to h are the extras
+        options = self[13:]
         if b is c is d is None:
             sizes = (q.numel(), k.numel(), with_lse)
-            if a is e is f is g is h is out is None:  # as in most calls
+            if a is r is e is f is g is h is out is None:  # as in most calls
                 return (sizes, options), (q, k, v), None
             return (sizes, self.key_beside_qkv()), (q, k, v), None
         if c is b:  # one tensor has the lengths of queries and of keys
             every = (*every[:6], None, *every[7:])
         tensors: list[Any] = [t for t in every if t is not None]
         given: tuple[Any, ...] = (out is None, a is None, b is None, c is None, c is b, d is None)
+        given += (r is None,)
         if g is not None:  # one factor may be that of several tensors
             each = {id(t): t for t in tensors}
             given += tuple(map(list(each).index, map(id, tensors)))
             tensors = list(each.values())
-        longest_q, longest_k, return_lse = options[4], options[5], options[-1] or with_lse
-        kind = (given, e is None, f is None, h is None, options[:4], options[6:-1], return_lse)
+        longest_q, longest_k, return_lse = options[5], options[6], options[-1] or with_lse
+        kind = (given, e is None, f is None, h is None, options[:5], options[7:-1], return_lse)
         if e is None:
             return kind, tensors, (longest_q, longest_k, *map(_numel, tensors))
         if longest_k is not None:
@@ -154,18 +157,18 @@ class Call(NamedTuple):
 
     def key_beside_qkv(self) -> tuple[object, ...]:
         """The part of the key that does not depend on q, k and v."""
-        _, _, _, out, a, b, c, d, e, f, g, h = self[:12]  # a to h are the extras
-        if a is b is c is d is e is f is g is h is None:  # as in most calls
+        _, _, _, out, a, b, c, d, r, e, f, g, h = self[:13]  # a to h are the extras
+        if a is b is c is d is r is e is f is g is h is None:  # as in most calls
             if out is None:
-                return self[12:]
-            return out.shape, out.stride(), out.dtype, out.device, out.is_neg(), self[12:]
+                return self[13:]
+            return out.shape, out.stride(), out.dtype, out.device, out.is_neg(), self[13:]
         tensors = tuple(
             None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
-            for t in self[3:12]
+            for t in self[3:13]
         )
         if e is None or self.max_seqlen_k is None:
-            return tensors, self[12:]
-        return tensors, self[12:17], self.bound_of_pages(), self[18:]
+            return tensors, self[13:]
+        return tensors, self[13:19], self.bound_of_pages(), self[20:]
 
     def bound_of_pages(self) -> int | None:
         """The most keys that a sequence in pages is planned with: max_seqlen_k, rounded up to four
@@ -184,14 +187,14 @@ def kin_sizes(name: str, tensor: Tensor) -> tuple[list[int | None], list[int | N
     strides: list[int | None] = list(tensor.stride())
     if name == "block_table":
         return [None] * len(sizes), [None, *strides[1:]]
-    if name == "sinks" or (name in DESCALES and len(sizes) < 2):
+    if name in ("sinks", "rng_state") or (name in DESCALES and len(sizes) < 2):
         return sizes, strides
     if name in ("lse", "dlse") and len(sizes) == 2:  # (heads, total)
         return [sizes[0], None], [None, strides[1]]
     return [None, *sizes[1:]], strides
 
 
-EXTRAS = Call._fields[4:12]
+EXTRAS = Call._fields[4:13]
 DESCALES = EXTRAS[-3:]
 KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
@@ -210,6 +213,7 @@ class Keywords(TypedDict, total=False):
     cu_seqlens_q: Tensor | None
     cu_seqlens_k: Tensor | None
     seqused_k: Tensor | None
+    rng_state: Tensor | None
     block_table: Tensor | None
     q_descale: Tensor | None
     k_descale: Tensor | None
@@ -218,6 +222,7 @@ class Keywords(TypedDict, total=False):
     window: Window | None
     softmax_scale: float | None
     softcap: float
+    dropout_p: float
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     split_keys: int | None
@@ -260,7 +265,7 @@ INSTEAD = {
     " and cu_seqlens_k",
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
-    "dropout_p": "there is no dropout here; leave it out",
+    "dropout_p": "this function has no dropout; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",
 }

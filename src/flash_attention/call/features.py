@@ -25,12 +25,13 @@ class Features:
     page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
     sinks: bool = False  # a logit per head is added to the softmax denominator
     block_descales: bool = False  # blocks of keys have descale factors
+    dropout: bool = False  # weights are dropped at random
 
     @property
     def dense(self) -> bool:
         """Whether the only feature is a causal mask, or there is none."""
-        others = (*(self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales),)
-        return self.mask is not MaskKind.WINDOW and not any(others)
+        others = (self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales)
+        return self.mask is not MaskKind.WINDOW and not (any(others) or self.dropout)
 
     def words(self) -> list[str]:
         """Return short names of the features that differ from plain attention."""
@@ -41,6 +42,7 @@ class Features:
             f"page_{self.page_keys}": self.page_keys > 0,
             "sinks": self.sinks,
             "block_descales": self.block_descales,
+            "dropout": self.dropout,
         }
         return [word for word, on in words.items() if on]
 
@@ -53,6 +55,7 @@ class Features:
             "a length of its own for every sequence": self.per_batch,
             "block_table": self.page_keys > 0,
             "descale factors for blocks of keys": self.block_descales,
+            "dropout": self.dropout,
         }
         return [word for word, on in words.items() if on]
 

@@ -22,6 +22,7 @@ SIZES = {
     "cu_seqlens_q": "batch + 1",
     "cu_seqlens_k": "batch + 1",
     "seqused_k": "batch",
+    "rng_state": "seed and offset",
     "block_table": "batch, n",
     **dict.fromkeys(DESCALES, "batch, heads_k"),
 }
@@ -32,6 +33,7 @@ def check_options(call: Call) -> None:
     """Check the options that do not depend on the tensors."""
     check_softmax_scale(call.softmax_scale)
     check_softcap(call.softcap)
+    check_dropout(call)
     check_window(call.window)
     check_split_keys(call.split_keys)
     check_switch("causal", call.causal)
@@ -73,6 +75,36 @@ def check_softcap(softcap: object) -> None:
             f"softcap is {quoted(softcap)}; allowed are positive numbers that float32 holds, and"
             " 0.0 for no softcap"
         )
+
+
+def check_dropout_p(p: object) -> None:
+    """Check that the probability of dropout is 0, for none, or below 1."""
+    if not isinstance(p, Real) or isinstance(p, bool) or not 0 <= float(p) < 1:
+        raise UnsupportedError(
+            f"dropout_p is {quoted(p)}; allowed are numbers from 0.0, for no dropout, to below 1.0"
+        )
+
+
+def check_dropout(call: Call) -> None:
+    """Check the probability of dropout, that its random numbers have a state, and what dropout is
+    not combined with."""
+    p = call.dropout_p
+    check_dropout_p(p)
+    if p == 0 and call.rng_state is not None:
+        raise UnsupportedError(
+            "rng_state is given, and dropout_p is 0.0, so that nothing is drawn; leave it out"
+        )
+    if p > 0 and call.rng_state is None:
+        raise UnsupportedError(
+            f"dropout_p is {p}, and rng_state is missing; pass two numbers on the device of q, such"
+            " as torch.randint(2**63 - 1, (2,), device=q.device), and the same to both passes"
+        )
+    for name in ("batch_invariant", "split_keys"):
+        if p > 0 and getattr(call, name):
+            raise UnsupportedError(
+                f"dropout_p is {p}, and {name} is given; dropout is for training, and kernels with"
+                f" {name} have none: leave one of them out"
+            )
 
 
 def _in_float32(number: Real) -> float:
@@ -157,6 +189,12 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
         _check_vector("sinks", call.sinks, dtype, q, q.shape[-2])
     if call.seqused_k is not None:
         _check_vector("seqused_k", call.seqused_k, torch.int32, q, batch)
+    if call.rng_state is not None:
+        _check_vector("rng_state", call.rng_state, torch.int64, q)
+        if len(call.rng_state) != 2:
+            raise UnsupportedError(
+                f"rng_state has {len(call.rng_state)} numbers; it must have two, seed and offset"
+            )
     if call.block_table is not None:
         _check_paging(call)
         _check_table(call.block_table, q, batch, page_keys=k.shape[1])

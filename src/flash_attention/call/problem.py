@@ -39,6 +39,7 @@ class Problem:
     causal: bool = False
     window: tuple[int, int] | None = None
     softcap: float = 0.0  # 0 means none
+    dropout_p: float = 0.0  # 0 means none
     sinks: bool = False
     total_q: int | None = None  # rows of a packed q, or None if q has a batch dimension
     total_k: int | None = None
@@ -88,6 +89,7 @@ class Problem:
             causal=causal,
             window=window,
             softcap=float(call.softcap),
+            dropout_p=float(call.dropout_p),
             sinks=call.sinks is not None,
             total_q=rows_q if packed_q else None,
             total_k=rows_k if packed_k else None,
@@ -112,7 +114,7 @@ class Problem:
         """Make the problem of a call that differs from this problem's in lengths alone, as
         `Call.kind_and_tensors` says. It is None if its lengths do not fit together, or if there is
         nothing to compute. It is a tenth of the work of `of`, and of the checks."""
-        q, k, v, out, _, starts_q, starts_k, used, table, _, k_descale, _ = call[:12]
+        q, k, v, out, _, starts_q, starts_k, used, _, table, _, k_descale, _ = call[:13]
         longest_q, longest_k = call.max_seqlen_q, call.max_seqlen_k
         if not (_is_longest(longest_q, starts_q) and _is_longest(longest_k, starts_k, table)):
             return None
@@ -176,6 +178,7 @@ class Problem:
             "causal": self.causal,
             f"window {self.window}": self.window is not None,
             f"softcap {self.softcap:g}": self.softcap > 0,
+            f"dropout {self.dropout_p:g}": self.dropout_p > 0,
             "sinks": self.sinks,
             f"pages of {self.page_keys} keys": self.page_keys > 0,
             "v transposed": self.v_transposed,
@@ -199,6 +202,7 @@ class Problem:
             page_keys=self.page_keys,
             sinks=self.sinks,
             block_descales=self.block_descales,
+            dropout=self.dropout_p > 0,
         )
 
     @property

@@ -211,7 +211,7 @@ def check_not_paged(call: Call) -> None:
 
 def check_no_tangent(call: Call, *others: torch.Tensor | None) -> None:
     """Raise UnsupportedError if a tensor has a tangent of forward-mode autograd."""
-    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[9:12], *others))):
+    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[10:13], *others))):
         refuse_tangent()
 
 

@@ -9,11 +9,11 @@ the backward pass gives the same bits in every run; the forward pass always does
 no gradient (of caches, pages, 8-bit tensors, and on a GPU head dimensions over 256) are computed if
 a tensor requires grad, too, and a backward pass through them raises UnsupportedError.
 
-There are two differences from flash-attn. Parameters without a kernel raise UnsupportedError:
-dropout and ALiBi. The softmax_lse of a query that sees no key is -inf, where flash-attn stores
-+inf. In addition, softmax_lse is differentiable, v may have another head dimension than q and k, a
-page of a paged KV cache may have any number of keys, and a cache may have pages, an index and left
-padding together.
+There are three differences from flash-attn. ALiBi has no kernel and raises UnsupportedError.
+Dropout draws other numbers: `flash_attention.dropout_mask` says which weights it keeps. The
+softmax_lse of a query that sees no key is -inf, where flash-attn stores +inf. In addition,
+softmax_lse is differentiable, v may have another head dimension than q and k, a page of a paged KV
+cache may have any number of keys, and a cache may have pages, an index and left padding together.
 docs/flash_attn_semantics.md describes every parameter.
 """
 
@@ -77,9 +77,9 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (batch,
     heads, seq_q).
     """
-    refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_func", q=q, k=k, v=v)
-    options = options_of(softmax_scale, causal, window_size, softcap)
+    options = options_of(softmax_scale, causal, window_size, softcap, dropout_p)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
@@ -142,9 +142,9 @@ def flash_attn_varlen_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (heads,
     total_q).
     """
-    refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_varlen_func", q=q, k=k, v=v)
-    options = options_of(softmax_scale, causal, window_size, softcap)
+    options = options_of(softmax_scale, causal, window_size, softcap, dropout_p)
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     options |= packed_options(k, *lengths, block_table)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
@@ -214,7 +214,7 @@ def flash_attn_with_kvcache(
     of the longest sequence that fits the cache into n splits or fewer. The results have no
     gradient. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
-    refuse_dropout_and_alibi(0.0, alibi_slopes)
+    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_with_kvcache", q=q, k_cache=k_cache, v_cache=v_cache)
     check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
@@ -227,7 +227,11 @@ def flash_attn_with_kvcache(
 
 
 def options_of(
-    softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Window,
+    softcap: float,
+    dropout_p: float = 0.0,
 ) -> Keywords:
     """Convert options of flash-attn to keywords of `attention`. A window may also be a list, or a
     tensor, whose numbers are read from its device."""
@@ -242,6 +246,7 @@ def options_of(
         "causal": causal,
         "window": window,
         "softcap": softcap,
+        "dropout_p": dropout_p,
     }
 
 
@@ -319,12 +324,8 @@ def whole(length: int | None) -> int | None:
         return length
 
 
-def refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
-    """Raise UnsupportedError for what there are no kernels for."""
-    if dropout_p:
-        raise UnsupportedError(
-            f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0, as in evaluation"
-        )
+def refuse_alibi(alibi_slopes: Tensor | None) -> None:
+    """Raise UnsupportedError for biases, which there are no kernels for."""
     if alibi_slopes is not None:
         raise UnsupportedError(
             "alibi_slopes is given, and biases of the scores are not supported here; pass None, or"

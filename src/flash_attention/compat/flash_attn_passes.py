@@ -15,13 +15,14 @@ from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense
-from flash_attention.call.options import check_switch
+from flash_attention.call.dropout import draw_rng_state
+from flash_attention.call.options import check_dropout_p, check_switch
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
     packed_options,
-    refuse_dropout_and_alibi,
+    refuse_alibi,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.readable import backward_call_of
@@ -37,8 +38,8 @@ __all__ = [
 BLOCK = 128  # rows that softmax_d is padded to
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The output, softmax_lse, no probabilities, and the state of a random generator that nobody
-used."""
+"""The output, softmax_lse, no probabilities, and the state that dropout follows from, which is zero
+without dropout."""
 
 
 def flash_attn_forward(
@@ -55,9 +56,9 @@ def flash_attn_forward(
     return_softmax: bool,
 ) -> Results:
     """Compute attention of (batch, seq, heads, d) tensors. softmax_lse is (batch, heads, seq_q)."""
-    _refuse("flash_attn_forward", dropout_p, alibi_slopes, return_softmax, q=q, k=k, v=v)
+    _refuse("flash_attn_forward", alibi_slopes, return_softmax, q=q, k=k, v=v)
     window = (window_size_left, window_size_right)
-    return _results(q, k, v, options_of(softmax_scale, causal, window, softcap))
+    return _results(q, k, v, options_of(softmax_scale, causal, window, softcap, dropout_p))
 
 
 def flash_attn_varlen_forward(
@@ -86,7 +87,7 @@ def flash_attn_varlen_forward(
     `seqused_k`, int32 (batch,), are the numbers of keys that are used. With `block_table` k and v
     are a paged KV cache.
     """
-    _refuse("flash_attn_varlen_forward", dropout_p, alibi_slopes, return_softmax, q=q, k=k, v=v)
+    _refuse("flash_attn_varlen_forward", alibi_slopes, return_softmax, q=q, k=k, v=v)
     if leftpad_k is not None:
         raise UnsupportedError(
             "leftpad_k is given, and packed keys have no padding here; call"
@@ -94,7 +95,7 @@ def flash_attn_varlen_forward(
         )
     _refuse_zeros(zero_tensors)
     window = (window_size_left, window_size_right)
-    options = options_of(softmax_scale, causal, window, softcap)
+    options = options_of(softmax_scale, causal, window, softcap, dropout_p)
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     options |= packed_options(k, *lengths, block_table)
     if seqused_k is not None:
@@ -125,15 +126,16 @@ def flash_attn_backward(
     """Store the gradients of `flash_attn_forward` in `dq`, `dk` and `dv`, those that are given.
 
     `out` and `softmax_lse` may be the results over all keys, of which k and v are some. The
-    gradients are then those of these keys, and dq is a part of the gradient of q. `rng_state` says
-    what dropout drew, and there is none.
+    gradients are then those of these keys, and dq is a part of the gradient of q. With dropout,
+    `rng_state` is that of the forward pass.
 
     Returns softmax_d, float32 (batch, heads, rows), the sum of dout out in each row. It is padded
     with zeros to a multiple of 128 rows.
     """
-    _refuse("flash_attn_backward", dropout_p, alibi_slopes, q=q, k=k, v=v)
+    _refuse("flash_attn_backward", alibi_slopes, q=q, k=k, v=v)
     window = (window_size_left, window_size_right)
-    options = options_of(softmax_scale, causal, window, softcap)
+    options = options_of(softmax_scale, causal, window, softcap, dropout_p)
+    options |= _state_of(dropout_p, rng_state)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
     sums = _differentiate(tensors, into, options, deterministic)
     return torch.nn.functional.pad(sums, (0, -sums.shape[-1] % BLOCK))
@@ -168,10 +170,11 @@ def flash_attn_varlen_backward(
 
     Returns softmax_d, float32 (heads, total_q + 128 batch), in which 128 rows follow each sequence.
     """
-    _refuse("flash_attn_varlen_backward", dropout_p, alibi_slopes, q=q, k=k, v=v)
+    _refuse("flash_attn_varlen_backward", alibi_slopes, q=q, k=k, v=v)
     _refuse_zeros(zero_tensors)
     window = (window_size_left, window_size_right)
-    options = options_of(softmax_scale, causal, window, softcap)
+    options = options_of(softmax_scale, causal, window, softcap, dropout_p)
+    options |= _state_of(dropout_p, rng_state)
     options |= packed_options(k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, None)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
     sums = _differentiate(tensors, into, options, deterministic)
@@ -183,10 +186,22 @@ def flash_attn_varlen_backward(
 
 
 def _results(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Results:
+    check_dense("q", q)
+    if options["dropout_p"]:
+        check_dropout_p(options["dropout_p"])
+        options["rng_state"] = draw_rng_state(q.device)
     with torch.no_grad():
         out, lse = attend(q, k, v, options, return_lse=True)
     assert lse is not None
-    return out, lse, q.new_empty(0), torch.zeros(2, dtype=torch.int64, device=q.device)
+    state = options.get("rng_state")
+    if state is None:
+        state = torch.zeros(2, dtype=torch.int64, device=q.device)
+    return out, lse, q.new_empty(0), state
+
+
+def _state_of(dropout_p: float, rng_state: Tensor | None) -> Keywords:
+    """Return the state that dropout follows from. Without dropout it is not read."""
+    return {"rng_state": rng_state} if dropout_p else {}
 
 
 def _differentiate(
@@ -232,17 +247,16 @@ def _check_room(tensors: tuple[Tensor, ...], into: tuple[Tensor | None, ...]) ->
 
 def _refuse(
     function: str,
-    dropout_p: float,
     alibi_slopes: Tensor | None,
     return_softmax: bool = False,
     **tensors: Tensor,
 ) -> None:
-    refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    refuse_alibi(alibi_slopes)
     refuse_without_factors(f"_{function}", "flash_attention.attention", **tensors)
     if return_softmax:
         raise UnsupportedError(
-            "return_softmax is True, and probabilities are returned with dropout alone, which is"
-            " not supported here; pass False"
+            "return_softmax is True, and probabilities are never stored here; pass False, and call"
+            " flash_attention.dropout_mask to see which of them were dropped"
         )
 
 

@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
+from flash_attention.call.call import Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_softmax_scale, check_switch
 from flash_attention.call.results import E4M3
@@ -57,12 +58,12 @@ def scaled_dot_product_attention(
     Under torch.autocast tensors are cast as torch casts them. `attn_mask` may be causal_upper_left
     or causal_lower_right of torch.nn.attention.bias. A query that such a mask leaves without a key
     has output 0. Returns the output, which need not be contiguous. It is differentiable once.
-    Raises UnsupportedError for another mask tensor, for dropout, and for everything that
-    `attention` does not support.
+    Raises UnsupportedError for another mask tensor, and for everything that `attention` does not
+    support.
     """
     try:
         tensors = autocast(query, key, value)
-        if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
+        if reason := no_kernel(tensors, attn_mask, enable_gqa):
             raise UnsupportedError(reason)
         q, k, v = tensors
         ends_last = False
@@ -72,9 +73,10 @@ def scaled_dot_product_attention(
                     "attn_mask is a causal mask, and is_causal is True; pass one of the two"
                 )
             is_causal, ends_last = True, _corner_of(attn_mask) == "LOWER_RIGHT"
+        options: Keywords = {"softmax_scale": scale, "dropout_p": dropout_p}
         if q.ndim == 3:
-            return _attend(q[None], k[None], v[None], is_causal, scale, ends_last)[0]
-        return _attend(q, k, v, is_causal, scale, ends_last)
+            return _attend(q[None], k[None], v[None], is_causal, options, ends_last)[0]
+        return _attend(q, k, v, is_causal, options, ends_last)
     except (AttributeError, RuntimeError, TypeError, UnsupportedError) as error:
         if torch.compiler.is_compiling():  # which does not follow the checks
             raise
@@ -228,7 +230,7 @@ class _Route(TorchFunctionMode):
         """Compute scaled_dot_product_attention here if there is a kernel, else by torch."""
         call = (query, key, value, attn_mask, dropout_p, is_causal)
         shared = bool(options.get("enable_gqa", False))
-        reason = no_kernel(autocast(query, key, value), attn_mask, dropout_p, shared)
+        reason = no_kernel(autocast(query, key, value), attn_mask, shared)
         if reason is None and torch.compiler.is_compiling():
             return scaled_dot_product_attention(*call, **options)
         if reason is None:
@@ -278,7 +280,6 @@ def autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
 def no_kernel(
     tensors: tuple[Tensor, Tensor, Tensor],
     attn_mask: Any,
-    dropout_p: float,
     enable_gqa: bool,
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
@@ -289,8 +290,6 @@ def no_kernel(
             " is_causal=True, or causal_lower_right of torch.nn.attention.bias, for padding call"
             " attention with cu_seqlens or seqused_k"
         )
-    if dropout_p:
-        return f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0"
     if any(has_tangent(t) for t in tensors):
         return "a tensor has a tangent, and there is no forward-mode derivative here"
     if any(t.is_nested for t in tensors):
@@ -362,7 +361,7 @@ def _attend(
     key: Tensor,
     value: Tensor,
     is_causal: bool,
-    scale: float | None,
+    options: Keywords,
     ends_last: bool,
 ) -> Tensor:
     """Compute attention of (batch, heads, seq, d) tensors with masks aligned to the first key, or
@@ -377,7 +376,7 @@ def _attend(
         key, value = key[:, :, :seq_q], value[:, :, :seq_q]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if is_shifted and seq_q > seq_k:
-        out = attention(q, k, v, window=(None, seq_q - seq_k), softmax_scale=scale)
+        options["window"] = (None, seq_q - seq_k)
     else:
-        out = attention(q, k, v, causal=is_causal, softmax_scale=scale)
-    return out.transpose(1, 2)
+        options["causal"] = is_causal
+    return attention(q, k, v, **options).transpose(1, 2)

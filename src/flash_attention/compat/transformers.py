@@ -6,7 +6,7 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fa_jit")
 
 The versions 4.57 and 5 of transformers are supported, and in their models padding on either side,
-packed sequences, sliding windows, softcap, sinks, GQA and caches. Dropout, mask tensors, position
+packed sequences, sliding windows, softcap, sinks, dropout, GQA and caches. Mask tensors, position
 biases, patterns such as image blocks, paged caches and attention weights raise UnsupportedError.
 Models can be trained, also under autocast.
 """
@@ -26,7 +26,6 @@ from flash_attention.compat.transformers_models import (
     check_version,
     in_one_dtype,
     refuse_deaf_models,
-    refuse_dropout,
 )
 from flash_attention.errors import UnsupportedError
 
@@ -96,11 +95,12 @@ def attention_forward(
     Returns the output, (batch, seq, heads, d), and None for the attention weights. Raises
     UnsupportedError for what is not supported.
     """
-    _refuse(module, dropout, kwargs)
+    _refuse(kwargs)
     instead = "flash_attention.attention"
     refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     causal = _is_causal(module, is_causal, padded=attention_mask is not None)
     options: Keywords = {"causal": causal, "softmax_scale": scaling, "softcap": softcap or 0.0}
+    options["dropout_p"] = dropout
     if sliding_window is not None:
         options["window"] = (sliding_window - 1, sliding_window - 1)
     if s_aux is not None:
@@ -177,11 +177,10 @@ def _is_causal(module: torch.nn.Module, is_causal: bool | None, *, padded: bool)
     return bool(is_causal)
 
 
-def _refuse(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+def _refuse(kwargs: dict[str, Any]) -> None:
     for name, reason in REFUSED.items():
         if kwargs.get(name) is not None and kwargs[name] is not False:
             raise UnsupportedError(
                 f"{name} is given, and {reason} here; leave it out or load the model with"
                 ' attn_implementation="eager"'
             )
-    refuse_dropout(module, dropout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model of transformers asks for beside its tensors: a version, a dtype, a dropout."""
+"""What a model of transformers asks for beside its tensors: a version, a dtype."""
 
 from __future__ import annotations
 
@@ -106,22 +106,3 @@ def _dtype_of(module: nn.Module, device_type: str) -> torch.dtype | None:
     linear = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
     weights = module.parameters() if linear is None else iter((linear.weight,))
     return next((weight.dtype for weight in weights), None)
-
-
-def refuse_dropout(module: nn.Module, dropout: float) -> None:
-    """Raise UnsupportedError for dropout, with the keys of the model's config that set it."""
-    if not dropout:
-        return
-    keys = _dropout_keys(getattr(module, "config", None), dropout)
-    to_train = " and ".join(f"{key}=0.0" for key in keys) or "a config without dropout of attention"
-    raise UnsupportedError(
-        f"dropout is {dropout}, and there is no dropout here; call model.eval(), or to train load"
-        f" the model with {to_train}"
-    )
-
-
-def _dropout_keys(config: Any, dropout: float) -> list[str]:
-    """Return the keys of a config with this dropout: those of attention, if their names say so."""
-    values = config.to_dict() if hasattr(config, "to_dict") else {}
-    keys = [key for key, value in values.items() if "drop" in key and value == dropout]
-    return [key for key in keys if "att" in key] or keys

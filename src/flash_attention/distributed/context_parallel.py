@@ -91,8 +91,12 @@ class _Served(TorchFunctionMode):
         mesh, rows = _placed(query, key, value)
         assert isinstance(query, DTensor)
         local = autocast(*(t.to_local() for t in (query, key, value) if isinstance(t, DTensor)))
-        if reason := no_kernel(local, attn_mask, dropout_p, enable_gqa):
+        if reason := no_kernel(local, attn_mask, enable_gqa):
             raise UnsupportedError(reason)
+        if dropout_p:
+            raise UnsupportedError(
+                f"dropout_p is {dropout_p}, and there is no dropout of shared sequences; pass 0.0"
+            )
         q, k, v = (t.transpose(1, 2) for t in local)
         out = attention(
             *(q, k, v, mesh),

@@ -11,6 +11,7 @@ from typing import ClassVar
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.call_args import (
+    DROPOUT,
     CallArgs,
     Fields,
     Strides,
@@ -18,6 +19,7 @@ from flash_attention.families.call_args import (
     parameter,
     put_call_lengths,
     put_call_values,
+    put_dropout,
 )
 
 STAT_BLOCK = 128  # kStatBlock of include/fa/backward_args.cuh
@@ -59,6 +61,7 @@ class BackwardKernelArgs(CallArgs):
         ("part_key", ctypes.c_int32),
         ("part_keys", ctypes.c_int32),
         ("head_splits", ctypes.c_int32),
+        *DROPOUT,
     )
 
     def put_lengths(self, problem: Problem) -> None:
@@ -117,6 +120,7 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
     put_call_values(args, problem)
     args.put_lengths(problem)
     args.head_splits = 1
+    put_dropout(args, problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     return args

@@ -14,19 +14,20 @@ def dtype_binding(dtype: DType) -> Variant:
 
 
 def score_bindings(features: Features, lengths: str | None = None) -> tuple[Binding, ...]:
-    """Bind the mask, the score and the lengths, for which a family may have a type of its own."""
+    """Bind the mask, the score, dropout, and the lengths, for which a family may have a type."""
     lengths = lengths or ("PerBatch" if features.per_batch else "Same")
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
         Variant("Lengths", "attn/lengths", lengths),
+        Variant("Dropout", "attn/dropout", "Philox" if features.dropout else "None"),
     )
 
 
 def shared_bindings(
     features: Features, *, sinks: bool | None = None, lengths: str | None = None
 ) -> tuple[Binding, ...]:
-    """Bind the mask, the score, the lengths and the sinks."""
+    """Bind the mask, the score, dropout, the lengths and the sinks."""
     ends_with_sink = features.sinks if sinks is None else sinks
     return (
         *score_bindings(features, lengths),

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
 
 Fields = Sequence[tuple[str, type[Any]]]
@@ -59,6 +60,15 @@ class CallArgs(KernelArgs):
     )
 
 
+DROPOUT: Fields = (
+    ("rng_state", ctypes.c_void_p),  # int64 (2,), null if there is no dropout
+    ("dropout_addend", ctypes.c_uint32),
+    ("dropout_either", ctypes.c_uint32),
+    ("dropout_scale", ctypes.c_float),  # of the weights that are kept
+)
+"""The arguments of dropout, the last of the kernels that have it (include/fa/attn/dropout.cuh)."""
+
+
 EXTRAS_ADDRESS: int = CallArgs.sinks.offset
 pack_extras = struct.Struct("<4Q").pack_into
 """Packs the addresses of sinks, cu_seqlens_q, cu_seqlens_k and seqused_k, which follow each other
@@ -72,6 +82,17 @@ def put_call_values(args: CallArgs, problem: Problem) -> None:
     args.d_qk, args.d_v = problem.d_head, problem.d_v
     args.softmax_scale, args.softcap = problem.softmax_scale, problem.softcap
     put_call_lengths(args, problem)
+
+
+def put_dropout(args: Any, problem: Problem) -> None:
+    """Store the arguments of DROPOUT apart from the address. A kernel compares four bytes at once:
+    it adds to their lower seven bits, and combines the highest ones."""
+    kept = kept_steps(problem.dropout_p)
+    args.dropout_scale = STEPS / kept
+    if not problem.dropout_p:
+        return
+    args.dropout_addend = (STEPS // 2 - kept % (STEPS // 2)) * 0x01010101
+    args.dropout_either = 0 if kept >= STEPS // 2 else 0xFFFFFFFF
 
 
 def put_call_lengths(args: CallArgs, problem: Problem) -> None:

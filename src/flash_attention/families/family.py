@@ -41,6 +41,7 @@ class Family(ABC, Generic[Config]):
     inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, and of k and v
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
+    drops: ClassVar[bool] = False  # kernels have dropout
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
@@ -113,6 +114,8 @@ class Family(ABC, Generic[Config]):
     def refusal(self, problem: Problem, views: Sequence[TensorView]) -> str | None:
         """Say why no kernel reads or writes tensors of these shapes and strides, or return None.
         `views` are those of `recipe`."""
+        if why := self._dropout_refusal(problem):
+            return why
         for view in views:
             total = problem.total_q if view.name in OF_QUERIES else problem.total_k
             transposed = problem.v_transposed and view.name == "v"
@@ -124,6 +127,17 @@ class Family(ABC, Generic[Config]):
             )
             if why is not None:
                 return why
+        return None
+
+    def _dropout_refusal(self, problem: Problem) -> str | None:
+        if not problem.dropout_p:
+            return None
+        given, instead = f"dropout_p is {problem.dropout_p:g}", "pass 0.0, as in evaluation"
+        if not self.drops:
+            return f"{given}, and {self.config_type.__name__} kernels have no dropout; {instead}"
+        if problem.page_keys or problem.kv_8_bit:
+            what = "block_table" if problem.page_keys else "k and v of 8 bits"
+            return f"{given}, and there is no dropout with {what}; {instead}"
         return None
 
     # choosing

@@ -11,6 +11,7 @@ from typing import ClassVar
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.call_args import (
+    DROPOUT,
     CallArgs,
     Fields,
     Strides,
@@ -18,6 +19,7 @@ from flash_attention.families.call_args import (
     parameter,
     put_call_lengths,
     put_call_values,
+    put_dropout,
 )
 
 
@@ -60,6 +62,7 @@ class ForwardKernelArgs(CallArgs):
         ("q_descale_stride", DescaleStrides),
         ("k_descale_stride", DescaleStrides),
         ("v_descale_stride", DescaleStrides),
+        *DROPOUT,
     )
 
     def put_lengths(self, problem: Problem) -> None:
@@ -93,6 +96,7 @@ def fill_forward_args(
     """Fill in what follows from the problem, and the strides of q, k, v and o."""
     put_call_values(args, problem)
     args.put_lengths(problem)
+    put_dropout(args, problem)
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     for name, strides in problem.descale_strides:

@@ -37,11 +37,11 @@ def backward_call_of(
     if not (_readable(do) and _is_unshared(do)):
         do = do.clone(memory_format=torch.contiguous_format)
     tensors = [t if t is None or _readable(t) else _copied(t) for t in call[:4]]
-    vectors = [None if t is None else t.contiguous() for t in call[4:8]]
+    vectors = [None if t is None else t.contiguous() for t in call[4:9]]
     if dlse is not None:
         dlse = dlse.contiguous().resolve_neg()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    readable = Call._make((*tensors, *vectors, *call[8:]))
+    readable = Call._make((*tensors, *vectors, *call[9:]))
     return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)
 
 

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from flash_attention.call.dtype import DType
@@ -29,10 +29,10 @@ class Word:
     text: str  # a field's name in braces is its value
     says: dict[str, Any]
 
-    @property
-    def pattern(self) -> str:
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
         """A regular expression with a group for each number, named as its field."""
-        return _PLACE.sub(rf"(?P<\1>{NUMBER})", self.text)
+        return re.compile(_PLACE.sub(rf"(?P<\1>{NUMBER})", self.text))
 
     @property
     def shown(self) -> str:
@@ -110,7 +110,7 @@ def _read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 def _read_word(config_type: type, given: str) -> dict[str, Any]:
     words = words_of(config_type)
     for word in words:
-        if found := re.fullmatch(word.pattern, given):
+        if found := word.pattern.fullmatch(given):
             return word.says | {name: int(value) for name, value in found.groupdict().items()}
     alone = _may_be_plain(config_type)
     if given == PLAIN and alone:

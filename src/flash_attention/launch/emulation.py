@@ -42,7 +42,7 @@ from ptx_emulator import (
 
 CompileUnit = Callable[[Unit], CompiledKernel]
 MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FINDINGS_SHOWN = 5
 MAX_THREADS = 1 << 26  # per launch; each has a few kilobytes of state
 

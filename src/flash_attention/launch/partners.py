@@ -25,7 +25,7 @@ from flash_attention.launch.kin import Key, TensorGuards, comparison
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import known_plan
 
-NO_EXTRAS = (None,) * 4
+NO_EXTRAS = (None,) * 5
 _numel = Tensor.numel
 _any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -57,8 +57,8 @@ def run_partner(
     """Run the backward pass of a call that ran by a plan. None if it is not known yet how a GPU
     runs it, or if torch traces, transforms, differentiates or profiles it.
 
-    `saved` are q, k, v, the output, its lse, and perhaps sinks and lengths. `options` are the
-    fields of the call after its block table.
+    `saved` are q, k, v, the output, its lse, and perhaps sinks, lengths and the state of dropout.
+    `options` are the fields of the call after its block table.
     """
     if _modes() or _is_tracing() or _any_transforms():
         return None
@@ -69,7 +69,7 @@ def run_partner(
     if extras:
         tensors = [tensor for tensor in tensors if tensor is not None]
         if asked[2]:  # shares
-            extras = (extras[0], extras[1], extras[1], extras[3])
+            extras = (extras[0], extras[1], extras[1], *extras[3:])
     else:
         extras = NO_EXTRAS
     partner = plan.partners.get(asked)
@@ -151,7 +151,7 @@ def _resized(
     for statistic in (lse,) if dlse is None else (lse, dlse):
         if statistic.shape != problem.lse_shape or not statistic.is_contiguous():
             return None
-    for lengths, more in zip(extras[1:], (1, 1, 0), strict=True):  # starts have their end too
+    for lengths, more in zip(extras[1:4], (1, 1, 0), strict=False):  # starts have their end too
         if lengths is not None and lengths.shape[0] != problem.batch + more:
             return None
     return model.sized_for(problem)

@@ -69,8 +69,8 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         return arguments
 
     def _put_given(self, arguments: Any, extras: Sequence[Tensor | None]) -> None:
-        """Store the addresses of sinks and of lengths."""
-        a, b, c, d = extras
+        """Store the addresses of sinks, of lengths, and of the state of dropout."""
+        a, b, c, d, state = extras
         pack_extras(
             arguments,
             EXTRAS_ADDRESS,
@@ -79,6 +79,8 @@ class Preparation(ABC, Generic[AnyCall, Result]):
             0 if c is None else c.data_ptr(),
             0 if d is None else d.data_ptr(),
         )
+        if state is not None:
+            arguments.rng_state = state.data_ptr()
 
     @abstractmethod
     def prepare(
@@ -164,7 +166,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 form = arguments.lse_form or self._put_lse_form(arguments, sized)
                 lse = _empty_strided(*form, dtype=torch.float32, device=self._device)
                 lse_pointer = lse.data_ptr()
-        table = call[8]
+        table = call[9]
         pack_forward(
             arguments,
             FORWARD_ADDRESS,
@@ -172,7 +174,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
             0 if table is None else table.data_ptr(),
         )
         if self._has_extras:
-            self._put_given(arguments, call[4:8])
+            self._put_given(arguments, call[4:9])
             for name in self._factors:
                 setattr(arguments, name, getattr(call, name).data_ptr())
         return arguments, out if lse is None else (out, lse)
@@ -267,7 +269,7 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         if forward_ad._current_level >= 0:
             tensors.check_no_tangent(of, do, lse, dlse)
         return self.fill(
-            sized, do, *of[:4], lse, dlse, of[4:8], into if with_results else NO_GRADIENTS
+            sized, do, *of[:4], lse, dlse, of[4:9], into if with_results else NO_GRADIENTS
         )
 
     def fill(
@@ -284,7 +286,8 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         into: Gradients | None = None,
     ) -> tuple[Any, Gradients]:
         """Prepare a pass of these tensors. New gradients are allocated, unless there are some to
-        store `into`. `extras` are sinks and lengths. No tensor has a tangent."""
+        store `into`. `extras` are sinks, lengths and the state of dropout, as a call has them. No
+        tensor has a tangent."""
         o_pointer = 0 if o is None else o.data_ptr()
         pointers = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
         a, b, c, d, e = pointers

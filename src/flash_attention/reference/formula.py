@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
+from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
+from flash_attention.reference.dropout import kept_weights
 
 SCORES_BYTES = 1 << 30  # of the scores, or of the copied keys, that are stored at a time
 
@@ -43,11 +45,11 @@ def evaluate(
     of_keys = (formula.of_keys(t) for t in (k, v))
     logarithms = formula.of_queries(sums) if lse else itertools.repeat(sums)
     sequences = zip(*of_queries, *of_keys, logarithms)  # noqa: B905
-    for queries, output, keys, values, logarithm in sequences:
+    for index, (queries, output, keys, values, logarithm) in enumerate(sequences):
         for part in formula.parts(queries, keys):
             columns = values[part.keys]
             weights = (_rounded_softmax if weights_of_8_bits else _softmax)(part.scores)
-            weights = weights[..., : len(columns)]
+            weights = formula.dropped(weights[..., : len(columns)], index, part)
             columns = of_shared_heads(columns, part.heads, q.shape[-2], precision)
             output[part.rows, part.heads] = product_of_heads(weights, columns).transpose(0, 1)
             if lse:
@@ -182,6 +184,20 @@ class Formula:
                 scores = cap * torch.tanh(scores / cap)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
             yield Part(some, rows, keys, self._with_sinks(scores, some))
+
+    def dropped(self, weights: Tensor, sequence: int, part: Part) -> Tensor:
+        """Return weights of a part of a sequence with some of them dropped, and the others scaled,
+        so that their sum is the same on average. Numbers of weights change in the same way."""
+        state, p = self.call.rng_state, float(self.call.dropout_p)
+        if state is None:
+            return weights
+        first = sequence * self.call.q.shape[-2]
+        heads, rows, keys = part.heads, part.rows, part.keys
+        of_all = range(first + heads.start, first + heads.stop)
+        kept = kept_weights(
+            state, p, of_all, range(rows.start, rows.stop), range(keys.start, keys.stop)
+        )
+        return (weights * (STEPS / kept_steps(p))).masked_fill_(~kept, 0)
 
     def _hidden(self, rows: slice, keys: slice, ahead: int, device: torch.device) -> Tensor:
         position = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead

@@ -113,6 +113,8 @@ def _spread(call: Call, scores: int) -> list[int]:
     heads, group = call.k.shape[-2], call.q.shape[-2] // max(1, call.k.shape[-2])
     cells = math.prod(call.q.shape[:-2]) * call.k.shape[-3] * max(1, group)
     count = min(heads, max(1, scores // max(1, cells)))
+    if call.dropout_p:  # which depends on the number of the head
+        count = heads
     places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
     return [int(place) for place in places.round()]
 

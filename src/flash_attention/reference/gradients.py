@@ -3,8 +3,8 @@
 
 S = Q (scale K)^T, P = exp(S - lse), dP = dO V^T and dS = P (dP - delta), where delta is the sum of
 dO O in a row, less the gradient of its lse. Then dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q.
-The derivative of a softcap is a factor of dS. Of each matrix of scores only a bounded number of
-elements is stored at a time.
+Dropout applies to the P of dV, and to dP. The derivative of a softcap is a factor of dS. Of each
+matrix of scores only a bounded number of elements is stored at a time.
 """
 
 from __future__ import annotations
@@ -83,10 +83,11 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
     dsinks = None
     if wanted.dsinks and call.sinks is not None:
         dsinks = torch.zeros(call.sinks.shape, dtype=precision, device=call.q.device)
-    for *of_queries, k, v, dq_rows, dk_rows, dv_rows in sequences:
+    for index, (*of_queries, k, v, dq_rows, dk_rows, dv_rows) in enumerate(sequences):
         sequence = _Rows(*of_queries)
         for part in formula.parts(sequence.q, k):
-            _add(formula, part, sequence, k, v, Gradients(dq_rows, dk_rows, dv_rows, None))
+            sums = Gradients(dq_rows, dk_rows, dv_rows, None)
+            _add(formula, part, index, sequence, k, v, sums)
         if dsinks is not None and call.sinks is not None:
             weights = torch.exp((call.sinks.to(precision) - sequence.lse).clamp_(max=0))
             dsinks -= (weights * sequence.delta).sum(0)
@@ -114,18 +115,28 @@ class _Rows(NamedTuple):
         return cls(q, do, delta, lse.masked_fill(lse == -math.inf, math.inf))
 
 
-def _add(formula: Formula, part: Part, rows: _Rows, k: Tensor, v: Tensor, sums: Gradients) -> None:
+def _add(
+    formula: Formula,
+    part: Part,
+    sequence: int,
+    rows: _Rows,
+    k: Tensor,
+    v: Tensor,
+    sums: Gradients,
+) -> None:
     """Add what some rows of some heads of one sequence contribute to its gradients."""
     at, heads, precision = (part.rows, part.heads), rows.q.shape[1], formula.precision
     q, do = (t[at].transpose(0, 1).to(precision) for t in (rows.q, rows.do))
     delta, lse = (t[at].T[..., None] for t in (rows.delta, rows.lse))
     p = torch.exp((part.scores - lse).clamp_(max=0)).to(precision)  # lse is rounded
     if sums.dv is not None:
-        _add_to_heads(sums.dv[part.keys], part.heads, heads, p, do)
+        kept = formula.dropped(p, sequence, part)
+        _add_to_heads(sums.dv[part.keys], part.heads, heads, kept, do)
     if sums.dq is None and sums.dk is None:
         return
     values = of_shared_heads(v[part.keys], part.heads, heads, precision)
-    ds = (p * (product_of_heads(do, values.mT) - delta)).to(precision)
+    dp = formula.dropped(product_of_heads(do, values.mT), sequence, part)
+    ds = (p * (dp - delta)).to(precision)
     if cap := float(formula.call.softcap):
         ds *= (1 - (part.scores / cap).square()).clamp_(min=0)  # of hidden keys -inf
     ds *= formula.scale

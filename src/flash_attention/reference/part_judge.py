@@ -24,9 +24,9 @@ MIN_CHECKED_HEADS = 2
 class PartJudge:
     """Checks some of the heads as `Judge` does. The others may not contain NaN, the initial value.
 
-    The checked heads are spread evenly and include the first and the last. `scores` is about how
-    many scores the oracle may compute. `cells` is how many scores a head has; the default follows
-    from the shapes, and packed sequences may have fewer.
+    The checked heads are spread evenly and include the first and the last; with dropout all are
+    checked. `scores` is about how many scores the oracle may compute. `cells` is how many scores a
+    head has; the default follows from the shapes, and packed sequences may have fewer.
     """
 
     def __init__(
@@ -45,6 +45,8 @@ class PartJudge:
         affordable = scores // max(1, cells)
         affordable = min(affordable, CHECKED_KEYS // max(1, k.shape[-3] * k.shape[-1]))
         count = min(heads, max(MIN_CHECKED_HEADS, affordable))
+        if keywords.get("dropout_p"):  # which depends on the number of the head
+            count = heads
         places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
         self.heads = [int(place) for place in places.round()]
         of_k = [head // shared_by for head in self.heads]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.emulator.conformance import bulk_copies, tensor_copies, wgmma
 from tests.emulator.conformance.hopper_case import HopperCase, emulated_hopper, same_bits
@@ -23,11 +22,9 @@ def test_the_emulator_computes_what_numpy_does(case: HopperCase) -> None:
     )
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_gpu_computes_what_the_emulator_does(case: HopperCase) -> None:
-    if torch.cuda.get_device_capability() != HOPPER:
-        pytest.skip("these instructions run on sm_90 alone")
     on_gpu, (on_emulator, _) = launched_hopper(case), emulated_hopper(case)
     for name, wanted in case.expected.items():
         assert same_bits(on_gpu[name], wanted), name

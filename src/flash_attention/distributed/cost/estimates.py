@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from numbers import Integral
 
 from flash_attention.call.call import Window
@@ -56,8 +57,9 @@ def simulate(
     plan = make_plan(length, gpus, causal=causal, window=window)
     mask, shape = Mask.of(causal, window), Shape(heads, heads_k, d, d, batch)
     pass_ = BACKWARD if backward else FORWARD
+    rounds = cache(lambda plan, mask: list(ring_work(plan, mask)))  # which schedules share
     found = [
-        simulate_schedule(machine, plan, mask, shape, schedule, exchanging, pass_, ring_work)
+        simulate_schedule(machine, plan, mask, shape, schedule, exchanging, pass_, rounds)
         for schedule, exchanging in ways(plan, shape, machine.node)
     ]
     return sorted(found, key=lambda estimate: estimate.seconds)

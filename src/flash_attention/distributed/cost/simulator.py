@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from flash_attention.distributed.rounds import ALL_GATHER, HEADS, RING
 FORWARD, BACKWARD = "forward", "backward"
 PRODUCTS = {FORWARD: 1.0, BACKWARD: 2.5}  # FLOP as multiples of those of the forward pass
 MERGED_BYTES = 10  # of an element of the output: read and written in float32, read in 16 bits
-Rounds = Callable[[Plan, Mask], Iterator[RoundWork]]
+Rounds = Callable[[Plan, Mask], Iterable[RoundWork]]
 
 
 @dataclass(frozen=True)

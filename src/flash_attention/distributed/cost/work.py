@@ -61,12 +61,9 @@ def ring_work(plan: Plan, mask: Mask) -> Iterator[RoundWork]:
     ranks = np.arange(plan.ranks)
     for step in range(plan.ranks):
         source = (ranks - step) % plan.ranks
-        area = np.zeros(plan.ranks)
-        for piece in range(starts.shape[1]):
-            for other in range(starts.shape[1]):
-                keys = starts[source, other], ends[source, other]
-                area += _area(starts[:, piece], ends[:, piece], *keys, mask)
-        yield RoundWork(source, area, _rows(plan, mask, starts, ends, source))
+        keys = starts[source, None, :], ends[source, None, :]
+        areas = _area(starts[:, :, None], ends[:, :, None], *keys, mask)  # of pairs of pieces
+        yield RoundWork(source, areas.sum((1, 2)), _rows(plan, mask, starts, ends, source))
 
 
 def even_work(plan: Plan, mask: Mask) -> Iterator[RoundWork]:
@@ -105,7 +102,7 @@ def _area(start: Bounds, end: Bounds, first: Bounds, last: Bounds, mask: Mask) -
         """Pairs in which the key is at most `reach` behind the query."""
 
         def before(row: Bounds) -> Numbers:
-            inside = np.clip(row + reach - first, 0, last - first).astype(np.float64)
+            inside = np.minimum(np.maximum(row + reach - first, 0), last - first).astype(np.float64)
             beyond = np.maximum(row + reach - last, 0) * (last - first)
             return np.asarray(inside * (inside + 1) / 2 + beyond)
 

@@ -30,6 +30,9 @@ struct ForwardKernelArgs : CallArgs {
   const float* k_descale;
   const float* v_descale;
   DescaleStrides q_descale_stride, k_descale_stride, v_descale_stride;
+  const i64* rng_state;  // {seed, offset} of dropout; null if there is none
+  u32 dropout_addend, dropout_either;
+  float dropout_scale;  // of the weights that are kept
 };
 
 }  // namespace fa

@@ -29,12 +29,14 @@ def config(
     schedule: str = "in_place",
     order: str = "grouped_8",
     tile: str = "",
+    k: str = "shared",
 ) -> Any:
     """A config by the words of its short form, with the tile of its d_head unless one is given."""
-    tile = tile or {64: "128, 128", 128: "64, 128", 256: "64, 64"}[d_head]
+    tile = tile or ("128, 128" if d_head <= 64 else "64, 128" if d_head <= 128 else "64, 64")
+    in_registers = "+k_in_registers" if k == "registers" else ""
     return parse_kernel_config(
         f"hopper_backward({dtype}, {d_head}, {tile}, {stages}):"
-        f" dq_{dq}+ds_{ds}+{derivative}+{schedule}+{order}"
+        f" dq_{dq}+ds_{ds}+{derivative}+{schedule}+{order}{in_registers}"
     )
 
 

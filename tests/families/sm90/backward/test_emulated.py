@@ -10,9 +10,11 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_checked
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
+from tests.devices import HOPPER
 from tests.families.sm90.backward.cases import Case, config
 from tests.gate import EXHAUSTIVE, in_turn
 
@@ -145,13 +147,23 @@ def checked(case: Case, kernel: Any, schedule: str) -> Plan:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "schedule"), RUNS)
-def test_gradients_are_right(name: str, schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "schedule", "device"),
+    [
+        *(pytest.param(*run.values, "cpu", id=run.id, marks=run.marks) for run in RUNS),
+        *(pytest.param(name, "", "cuda", id=f"{name}-cuda", marks=HOPPER) for name in KERNELS),
+    ],
+)
+def test_gradients_are_right(name: str, schedule: str, device: str) -> None:
     words, problem = KERNELS[name]
     kernel = config(**words)
     columns = problem.get("d", (kernel.d_head, kernel.d_head))
-    case = Case(**{**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype()})
-    checked(case, kernel, schedule)
+    given = {**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype(), "device": device}
+    case = Case(**given)
+    if device == "cuda":
+        case.check(compute_gradients(case.call, kernel))
+    else:
+        checked(case, kernel, schedule)
 
 
 @pytest.mark.slow
@@ -159,7 +171,7 @@ def test_parts_of_the_heads_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
     case = Case(512, 500, batch=2, heads=(2, 1), d=(64, 64), deterministic=True)
     plan = checked(case, config(**STORED), "lockstep")
-    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1]
+    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1, None]
     assert plan.recipe.scratch["ds"] == 1 << 20
     assert "dq_sum" not in plan.recipe.scratch
 
@@ -170,7 +182,7 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
     case = Case(1024, 300, heads=(2, 1), d=(64, 64), window=(500, 50), deterministic=True)
     plan = checked(case, config(**SPLIT), "random")
     keys = [step.values.get("part_key") for step in plan.recipe.steps]
-    assert keys == [None, 0, 0, 256, 256, None]
+    assert keys == [None, 0, 0, 256, 256, None, None]
     assert "dq_sum" in plan.recipe.scratch
 
 
@@ -181,8 +193,9 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
         (64, {}),
         (128, {}),
         (128, {"deterministic": True}),
-        (256, {}),
-        *((d_head, {"softcap": 1.0}) for d_head in (64, 128, 256)),
+        *((d_head, {}) for d_head in (32, 96, 160, 192, 256)),
+        (96, {"deterministic": True}),
+        *((d_head, {"softcap": 1.0}) for d_head in (64, 96, 128, 256)),
     ],
 )
 def test_the_heuristic_computes_what_is_asked(d_head: int, asked: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
 
 
 def recipe(kernel: Any, num_sms: int = 132, **change: Any) -> Recipe:
-    problem = replace(PROBLEM, **change)
+    problem = replace(PROBLEM, **{"heads_k": 4, **change})
     shapes = {"q": problem.heads, "o": problem.heads, "d": problem.heads}
     views = [
         view(
@@ -51,7 +51,7 @@ def test_sums_of_dq_are_cleared_before_and_converted_after() -> None:
         "backward_convert_bf16_128_bylane",
     ]
     main = made.steps[1]
-    assert main.geometry.grid == (2 * 2 * 4, 1, 1)  # batch, heads of k, tiles of keys
+    assert main.geometry.grid == (2 * 4 * 4, 1, 1)  # batch, heads of k, tiles of keys
     assert (main.geometry.block, main.geometry.smem_bytes) == (512, FASTEST.smem_bytes())
     assert {name: each.box for name, each in main.maps.items()} == {
         "q": (64, 1, 64, 1),
@@ -66,7 +66,21 @@ def test_sums_of_dq_are_cleared_before_and_converted_after() -> None:
         "delta": 4 * 4 * 1024,
         "dq_sum": 4 * 4 * 1024 * 128,
     }
-    assert (made.tiles, made.counts_tiles) == (16, False)
+    assert (made.tiles, made.counts_tiles) == (32, False)
+
+
+def test_splits_of_the_heads_are_added_up() -> None:
+    made = recipe(FASTEST, heads_k=1)
+    assert made.arguments.head_splits == 4
+    names = [step.unit.name for step in made.steps]
+    assert names[1:] == [
+        f"{FASTEST.kernel_name()}_splits_heads",
+        "backward_convert_bf16_128_bylane",
+        "backward_add_splits_bf16_128_bylane",
+    ]
+    assert made.steps[1].geometry.grid == (2 * 4 * 4, 1, 1)  # batch, splits, tiles of keys
+    assert made.steps[3].geometry.grid == (2 * 4, 2, 1)  # batch and blocks of keys, dK and dV
+    assert made.scratch["dk_sum"] == made.scratch["dv_sum"] == 4 * 4 * 1024 * 128
 
 
 def test_a_persistent_kernel_has_as_many_ctas_as_multiprocessors() -> None:
@@ -84,6 +98,15 @@ def test_stored_ds_needs_no_sums(kernel: Any) -> None:
     assert queries.geometry.grid == (2 * 4 * 4, 1, 1)  # batch, heads of q, tiles of 128 queries
     assert set(made.scratch) == {"lse_log2", "delta", "ds"}
     assert made.scratch["ds"] == 2 * 4 * 512 * 512 * 2
+
+
+def test_addresses_of_scratch_memory_follow_the_arguments() -> None:
+    """The launch stores them from the first to the last."""
+    for kernel in (FASTEST, WIDE):
+        made = recipe(kernel, heads_k=1, d_head=kernel.d_head, d_v=kernel.d_head)
+        places = [getattr(type(made.arguments), name).offset for name in made.scratch]
+        assert places == sorted(places)
+        assert {"dk_sum", "dv_sum"} <= set(made.scratch)
 
 
 def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:

@@ -25,9 +25,10 @@ PROBLEM = BackwardProblem(
 )
 NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
-ADDED = {"order": "dynamic_4"}
+ADDED = {"order": "dynamic_16"}
+ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_16", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
-ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_4"}
+ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_16"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
 ORDERED_64 = {**ADDED_64, "dq": "ordered", "order": "dynamic_64"}
 SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
@@ -43,7 +44,7 @@ def problem(d_head: int) -> BackwardProblem:
     ("change", "words"),
     [
         ({}, ORDERED),
-        ({"total_q": 1024, "total_k": 1024}, ADDED),
+        ({"total_q": 1024, "total_k": 1024}, ORDERED),
         (LONG, ADDED),
         ({**LONG, "causal": True}, ADDED),
         ({**LONG, "window": (5, 5)}, ADDED),
@@ -53,16 +54,22 @@ def problem(d_head: int) -> BackwardProblem:
             {"d_head": 64, "d_v": 40, "dtype": torch.float16},
             {**ORDERED_64, "dtype": "FP16", "derivative": "rounded"},
         ),
-        ({**LONG, "d_head": 64, "d_v": 64}, ORDERED_64),
+        ({**LONG, "d_head": 64, "d_v": 64}, ADDED_64),
         ({**LONG, "d_head": 64, "d_v": 64, "causal": True}, ADDED_64),
         ({**LONG, "d_head": 72, "causal": True}, ADDED),
+        ({**LONG, "d_head": 72, "d_v": 80, "causal": True}, ADDED_96),
+        (
+            {"d_head": 32, "d_v": 24},
+            {**ADDED_64, "d_head": 32, "order": "dynamic_64", "k": "registers"},
+        ),
         ({**LONG, "deterministic": True, "causal": True}, ORDERED),
         ({"d_head": 64, "d_v": 64, "deterministic": True, "causal": True}, ORDERED_64),
         (
             {"wanted": NO_DQ, "causal": True},
             {**OTHER, "dq": "none", "ds": 0, "derivative": "exact"},
         ),
-        ({"d_v": 136, "causal": True}, SPLIT),
+        ({"d_v": 136, "causal": True}, {**SPLIT, "d_head": 160}),
+        ({"d_v": 168, "causal": True}, {**SPLIT, "d_head": 192}),
         ({"d_head": 256}, SPLIT),
         ({"d_head": 256, "causal": True, "wanted": NO_DQ}, {**SPLIT, "dq": "none"}),
         ({**CAPPED, "d_head": 64, "d_v": 64}, {**ADDED_64, "tile": "64, 128"}),
@@ -79,8 +86,9 @@ def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
     assert heuristic(replace(PROBLEM, **change), MEASURED_ARCH) == config(**words)
 
 
-@pytest.mark.parametrize(("heads_k", "group"), [(64, 8), (32, 4), (8, 2), (1, 2)])
+@pytest.mark.parametrize(("heads_k", "group"), [(64, 8), (32, 16), (1, 16)])
 def test_heads_of_k_side_by_side_where_dq_is_added(heads_k: int, group: int) -> None:
+    """Grouped heads have long tiles, and need more of them to be even."""
     kernel = heuristic(replace(problem(128), heads=64, heads_k=heads_k), MEASURED_ARCH)
     assert not isinstance(kernel, str)
     assert kernel.group_heads == group

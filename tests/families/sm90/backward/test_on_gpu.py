@@ -16,13 +16,8 @@ from flash_attention.kernel_configs import DType
 from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.plan import Plan
 from tests.families.sm90.backward.cases import Case, config
-from tests.families.sm90.backward.test_emulated import KERNELS
 
-HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not HOPPER, reason="the kernels need sm_90 (H100, H200)"),
-]
+pytestmark = pytest.mark.gpu("sm_90")
 
 SIZES: dict[str, dict[str, Any]] = {
     "full": {"q_lengths": 2048, "heads": (4, 4)},
@@ -76,16 +71,6 @@ def test_the_heuristic_is_right(
     assert Plan(case.call).config.d_head == d_head
     assert type(Plan(case.call).config).__name__ == "HopperBackwardKernelConfig"
     case.check(compute_gradients(case.call))
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_of_the_emulator_is_right(name: str) -> None:
-    words, problem = KERNELS[name]
-    kernel = config(**words)
-    columns = problem.get("d", (kernel.d_head, kernel.d_head))
-    given = {**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype(), "device": "cuda"}
-    case = Case(**given)
-    case.check(compute_gradients(case.call, kernel))
 
 
 @pytest.mark.parametrize("d_head", [64, 128])

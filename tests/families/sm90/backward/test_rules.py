@@ -25,7 +25,7 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
 @pytest.mark.parametrize(
     ("kernel", "change", "rule", "said"),
     [
-        (BASE, {"d_head": 96}, "d_head", "d_head=96: use one of 64, 128, 256"),
+        (BASE, {"d_head": 80}, "d_head", "d_head=80: use one of 32, 64, 96, 128, 160, 192, 256"),
         (
             BASE,
             {"derivative": True},
@@ -57,15 +57,16 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             BASE,
             {"d_head": 64},
             "shared_query_gradient",
-            "query_gradient=QueryGradient.ATOMIC gives each key warpgroup 64 queries and columns of"
-            " dQ, and B_r=64 and d_head=64 have enough for one: use B_r=128",
+            "query_gradient=QueryGradient.ATOMIC gives each key warpgroup 64 queries and 64 columns"
+            " of dQ, and B_r=64 and d_head=64 have enough for one: use B_r=128",
         ),
         (
             BASE,
             {"B_r": 128},
             "registers",
             "the accumulators, P and dS need about 312 registers a thread, a thread of a key"
-            " warpgroup has 240: use a smaller B_r, or another derivative than EXACT",
+            " warpgroup has 240: use a smaller B_r, another derivative than EXACT, or"
+            " k_in_registers=False",
         ),
         (
             BASE,
@@ -88,15 +89,15 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             {"schedule": Schedule.IN_PLACE},
             "split",
             "d_head=256 and B_c=64 with schedule=Schedule.IN_PLACE, whose warpgroups have the keys"
-            " of a tile of 128 and their dK and dV: use schedule=Schedule.SPLIT for d_head 256 and"
-            " B_c 64",
+            " of a tile of 128 and their dK and dV: use schedule=Schedule.SPLIT for d_head over 128"
+            " and B_c 64",
         ),
         (
             WIDE,
             {"query_gradient": QueryGradient.STAGED},
             "split",
             "query_gradient=QueryGradient.STAGED with schedule=Schedule.SPLIT: use"
-            " QueryGradient.NONE or QueryGradient.WORKSPACE, or another schedule for d_head 64 and"
+            " QueryGradient.NONE or QueryGradient.WORKSPACE, or another schedule for d_head up to"
             " 128",
         ),
     ],

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of 8 bits with queries of 16 bits or 8, in the emulator: numbers and findings."""
+"""Keys and values of 8 bits with queries of 16 bits or 8: numbers, and what the emulator finds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from flash_attention import (
 )
 from flash_attention.call.call import Call
 from flash_attention.call.dtype import DType
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
+from tests.devices import on_devices, ran
 from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
-from tests.gate import in_turn, one_in
+from tests.gate import one_in
 
 ONE = torch.ones(1)
 EVERY_ORDER = [
@@ -32,25 +34,43 @@ EVERY_ORDER = [
 ]
 
 
-def emulated(call: Call, schedule: str = "lockstep") -> tuple[Tensor, Tensor | None]:
-    """The results of a call, without a finding."""
-    result = emulate_plan(Plan(call), call, Settings(schedule))
-    assert list(map(str, result.findings)) == []
-    return result.output, result.lse
+LARGE = {
+    f"decoding, {keys} keys, pages of {page}, d {d}, {dtype}": Case(
+        *(1, keys, 32, 8),
+        batch=4,
+        d=d,
+        dtype=dtype,
+        page=page,
+        used=(keys, keys // 3, 1, 0),
+    )
+    for keys, page, d, dtype in product(
+        (512, 8192), (0, 16, 64), (64, 128, 256), (torch.bfloat16, torch.float16)
+    )
+} | {
+    f"prefill, {seq}, d {d}, causal {causal}": Case(
+        seq, seq, heads=4, batch=2, d=d, keywords=(("causal", causal),), sharp=True
+    )
+    for seq, d, causal in product((500, 2048), (64, 80, 128, 160, 192, 256), (False, True))
+}
 
 
-@pytest.mark.parametrize("name", one_in(3, CASES))
-def test_the_output_and_its_lse_are_right(name: str) -> None:
-    call = CASES[name].call()
-    assert_right(call, *emulated(call))
+def computed(call: Call, schedule: str = "lockstep") -> tuple[Tensor, Tensor | None]:
+    return ran(Plan(call), call, Settings(schedule))
 
 
+@pytest.mark.parametrize(("name", "device"), on_devices(one_in(3, CASES), LARGE))
+def test_the_output_and_its_lse_are_right(name: str, device: str, schedule: str) -> None:
+    call = (CASES | LARGE)[name].call(device)
+    assert_right(call, *computed(call, schedule))
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("name", "schedule"), in_turn(EVERY_ORDER, [s for s in SCHEDULES if s != "lockstep"])
+    ("name", "schedule"), product(EVERY_ORDER, [s for s in SCHEDULES if s != "lockstep"])
 )
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     call = CASES[name].call()
-    assert_right(call, *emulated(call, schedule))
+    assert_right(call, *computed(call, schedule))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -61,7 +81,7 @@ def test_every_code_is_converted_exactly(dtype: torch.dtype) -> None:
     v = codes.view(E4M3)[: 254 // 16 * 16].reshape(1, 1, 1, -1)
     q, k = torch.zeros(1, 1, 1, 16, dtype=dtype), torch.zeros(1, 1, 1, 16).to(E4M3)
     one = torch.ones(1)
-    out, _ = emulated(Call(q, k, v, k_descale=one, v_descale=one, return_lse=True))
+    out, _ = computed(Call(q, k, v, k_descale=one, v_descale=one, return_lse=True))
     assert torch.equal(out, v.to(dtype))
 
 
@@ -71,14 +91,14 @@ def test_results_are_those_of_the_same_numbers_in_16_bits() -> None:
     call = call._replace(k_descale=torch.tensor([2.0]), v_descale=torch.tensor([1.0]))
     wide = Call(call.q * 2, call.k.to(call.q.dtype), call.v.to(call.q.dtype), split_keys=128)
     narrow = call._replace(split_keys=128, return_lse=False)
-    assert torch.equal(emulated(narrow)[0], emulated(wide)[0])
+    assert torch.equal(computed(narrow)[0], computed(wide)[0])
 
 
 def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
     call = Case(130, 130, heads=2, heads_k=1, keywords=(("causal", True),)).call()
     k = call.k.float()
     k[:, 90] = torch.nan
-    out, _ = emulated(call._replace(k=k.to(E4M3)))
+    out, _ = computed(call._replace(k=k.to(E4M3)))
     assert out[:, 90:].isnan().all()
     assert not out[:, :90].isnan().any()
 
@@ -86,13 +106,13 @@ def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
 def test_a_factor_of_zero_weighs_all_keys_alike() -> None:
     call = Case(2, 200, keywords=(("causal", True),)).call()
     call = call._replace(k_descale=torch.zeros(1, 2))
-    assert_right(call, *emulated(call))
+    assert_right(call, *computed(call))
 
 
 def test_queries_of_8_bits_have_one_factor_for_blocks_of_keys() -> None:
     call = Case(140, 200, q_8_bit=True, blocks=2).call()
     call = call._replace(q_descale=ONE)
-    assert_right(call, *emulated(call))
+    assert_right(call, *computed(call))
     with pytest.raises(
         UnsupportedError, match="FP8 kernels have one factor for all keys of a head"
     ):
@@ -106,7 +126,7 @@ def test_equal_factors_of_all_blocks_are_one_factor() -> None:
     of_blocks = call._replace(
         k_descale=torch.full((1, 2, 3), 2.0), v_descale=torch.full((1, 2, 3), 0.5)
     )
-    assert torch.equal(emulated(call)[0], emulated(of_blocks)[0])
+    assert torch.equal(computed(call)[0], computed(of_blocks)[0])
 
 
 def test_key_blocks_are_no_larger_than_blocks_with_a_factor() -> None:
@@ -118,7 +138,7 @@ def test_key_blocks_are_no_larger_than_blocks_with_a_factor() -> None:
 def test_queries_of_8_bits_may_have_an_output_of_fp16() -> None:
     call = Case(1, 200, q_8_bit=True).call()
     call = call._replace(out=torch.empty(call.q.shape, dtype=torch.float16))
-    out, lse = emulated(call)
+    out, lse = computed(call)
     assert out.dtype == torch.float16
     assert_right(call, out, lse)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of 8 bits with queries of 16 bits, on a Hopper GPU."""
+"""Keys and values of 8 bits on a Hopper GPU: bits that repeat, new rows, graphs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,9 @@ import torch
 
 from flash_attention import attention
 from flash_attention.compat.flash_attn_3 import flash_attn_with_kvcache
-from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
+from tests.families.sm90.forward.cases_8_bit import E4M3, Case, assert_right
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("8-bit keys and values need sm_90")
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_gpu_computes_what_the_emulator_does(name: str) -> None:
-    call = CASES[name].call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("d", [64, 128, 256])
-@pytest.mark.parametrize("page", [0, 16, 64])
-@pytest.mark.parametrize("keys", [512, 8192])
-def test_decoding_is_right(keys: int, page: int, d: int, dtype: torch.dtype) -> None:
-    used = (keys, keys // 3, 1, 0)
-    case = Case(1, keys, heads=32, heads_k=8, batch=4, d=d, dtype=dtype, page=page, used=used)
-    call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("d", [64, 80, 128, 160, 192, 256])
-@pytest.mark.parametrize("seq", [500, 2048])
-def test_prefill_is_right(seq: int, d: int, causal: bool) -> None:
-    case = Case(seq, seq, heads=4, batch=2, d=d, keywords=(("causal", causal),), sharp=True)
-    call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)
+pytestmark = pytest.mark.gpu("sm_90")
 
 
 @pytest.mark.parametrize("causal", [False, True])

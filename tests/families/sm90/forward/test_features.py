@@ -23,10 +23,10 @@ from flash_attention.families.sm90.forward.features import (
 )
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.emulate import emulate
-from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from tests.devices import of_dtypes, ran
 from tests.feature_cases import CASES, Case, emulated, selected
-from tests.gate import third_of_features
+from tests.gate import in_turn, third_of_features
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -239,18 +239,24 @@ def test_tiles_and_outputs_are_bound_as_they_are_walked(
         assert sum(f"::{line};" in each for each in declared) == 1, line
 
 
-@pytest.mark.parametrize("case", third_of_features(1))
-def test_an_emulated_kernel_is_right(case: Case) -> None:
-    made = case.make()
+@pytest.mark.parametrize(("case", "dtype", "device"), of_dtypes(third_of_features(1)))
+def test_a_kernel_is_right_and_repeats_itself(case: Case, dtype: torch.dtype, device: str) -> None:
+    made = case.make(device, dtype)
     call = made.call(return_lse=True)
-    result = emulate_plan(Plan(call, arch=ARCHES["sm_90"]), call, Settings())
-    assert list(map(str, result.findings)) == []
-    made.assert_right(result.output, result.lse)
+    plan = Plan(call, arch=ARCHES["sm_90"])
+    out, lse = ran(plan, call)
+    made.assert_right(out, lse)
+    rows = len(out) - case.padding
+    for _ in range(5 if device == "cuda" else 0):
+        assert torch.equal(ran(plan, call)[0][:rows], out[:rows])
 
 
-@pytest.mark.parametrize("schedule", ["depth-first", "random"])
 @pytest.mark.parametrize(
-    "name", ["packed, causal, with sinks", "packed queries of a cache, everything at once"]
+    ("name", "schedule"),
+    in_turn(
+        ["packed, causal, with sinks", "packed queries of a cache, everything at once"],
+        ["depth-first", "random"],
+    ),
 )
 def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> None:
     (case,) = (case for case in CASES if case.name == name)

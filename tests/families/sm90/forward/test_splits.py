@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flash_attention import attention
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward import decode
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch import device
-from flash_attention.launch.emulate import emulate
 from flash_attention.launch.plan import Plan
 from tests.decode_cases import DECODE_CASES, DecodeCase
+from tests.devices import on_devices, ran
 from tests.feature_cases import Case
 from tests.gate import EXHAUSTIVE
 
@@ -127,7 +126,7 @@ CUTS = [
     pytest.param(
         *(short, sms),
         id=f"{short.name}-{sms}",
-        marks=() if place % 2 and sms == (3, 40)[place % 4 == 3] else EXHAUSTIVE,
+        marks=() if place % 4 == 1 and sms == (3, 40)[place % 8 == 5] else EXHAUSTIVE,
     )
     for place, short in enumerate(DECODE_CASES)
     for sms in (3, 40)
@@ -153,21 +152,8 @@ def test_every_cut_of_the_line_of_blocks_gives_the_same(
     made.assert_right(out, lse)
 
 
-@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
-def test_a_warpgroup_may_see_none_of_a_split(case: Case) -> None:
-    made = case.make()
-    tensors = (made.q, made.k, made.v)
-    result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **made.arguments)
-    assert list(map(str, result.findings)) == []
-    made.assert_right(result.output, result.lse)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
-def test_a_warpgroup_may_see_none_of_a_split_on_a_gpu(case: Case) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
-    made = case.make("cuda")
-    tensors = (made.q, made.k, made.v)
-    out, lse = attention(*tensors, config=TALL, split_keys=64, return_lse=True, **made.arguments)
-    made.assert_right(out, lse)
+@pytest.mark.parametrize(("case", "place"), on_devices(FAR_APART))
+def test_a_warpgroup_may_see_none_of_a_split(case: Case, place: str) -> None:
+    made = case.make(place)
+    call = made.call(split_keys=64, return_lse=True)
+    made.assert_right(*ran(Plan(call, TALL), call))

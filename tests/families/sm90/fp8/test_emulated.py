@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 kernels in the emulator: right numbers, and nothing found, whatever the order of warps."""
+"""FP8 kernels: right numbers, and nothing found by the emulator, whatever the order of warps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.families.config import KernelConfig
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
 from flash_attention.launch.plan import Plan
+from tests.devices import on_devices, ran
 from tests.families.sm90.fp8.cases import (
     CASES,
     LINEAR,
@@ -27,25 +28,23 @@ from tests.families.sm90.fp8.cases import (
 from tests.gate import in_turn, one_in
 
 
-def emulated(
+def computed(
     config: KernelConfig, call: Call, schedule: str = "lockstep"
 ) -> tuple[Tensor, Tensor | None]:
-    """The results of a call, without a finding."""
+    """The results of a call on its device."""
     if config.dtype.to_torch_dtype() != torch.bfloat16:
-        q = call.q
-        call = call._replace(out=torch.empty(q.shape, dtype=config.dtype.to_torch_dtype()))
-    result = emulate_plan(Plan(call, config), call, Settings(schedule))
-    assert list(map(str, result.findings)) == []
-    return result.output, result.lse
+        call = call._replace(out=torch.empty_like(call.q, dtype=config.dtype.to_torch_dtype()))
+    return ran(Plan(call, config), call, Settings(schedule))
 
 
-@pytest.mark.parametrize("name", one_in(3, CASES, 1))
-def test_the_output_and_its_lse_are_right(name: str) -> None:
+@pytest.mark.parametrize(("name", "device"), on_devices(one_in(3, CASES, 1)))
+def test_the_output_and_its_lse_are_right(name: str, device: str, schedule: str) -> None:
     config, case = CASES[name]
-    call = case.call(config.d_head)
-    assert_right(call, *emulated(config, call), most_rms(config))
+    call = case.call(config.d_head, device)
+    assert_right(call, *computed(config, call, schedule), most_rms(config))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
@@ -58,7 +57,7 @@ def test_the_output_and_its_lse_are_right(name: str) -> None:
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     config, case = CASES[name]
     call = case.call(config.d_head)
-    assert_right(call, *emulated(config, call, schedule))
+    assert_right(call, *computed(config, call, schedule))
 
 
 @pytest.mark.parametrize(
@@ -67,18 +66,18 @@ def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> Non
 def test_scores_of_any_magnitude_are_right(config: KernelConfig, scale: float) -> None:
     case = Case(70, 330, scale=scale, keywords=(("causal", True),))
     call = case.call(config.d_head)
-    out, lse = emulated(config, call)
+    out, lse = computed(config, call)
     assert_right(call, out, lse)
 
 
 def test_whole_scores_of_a_large_magnitude_are_right() -> None:
     call = Case(70, 330, scale=1e9, keywords=(("causal", True),), whole=True).call(128)
-    assert_right(call, *emulated(OVERLAPPED, call))
+    assert_right(call, *computed(OVERLAPPED, call))
 
 
 def test_row_sums_in_float32_have_an_exact_lse() -> None:
     call = Case(70, 330).call(128)
-    _, lse = emulated(PLAIN, call)
+    _, lse = computed(PLAIN, call)
     exact = Case(70, 330).call(128)
     wanted = torch.logsumexp(_scores(exact), dim=-1)
     assert lse is not None
@@ -101,7 +100,7 @@ def test_nan_reaches_the_rows_that_see_it_and_no_other(config: KernelConfig, key
     k = call.k.float()
     k[:, key] = torch.nan
     call = call._replace(k=k.to(call.k.dtype))
-    out, _ = emulated(config, call)
+    out, _ = computed(config, call)
     assert out[:, key:].isnan().all()
     assert not out[:, :key].isnan().any()
 
@@ -112,12 +111,12 @@ def test_nan_in_keys_beyond_the_last_is_not_read() -> None:
     k, v = call.k.float(), call.v.float()
     k[1], v[1] = torch.nan, torch.nan
     dirty = call._replace(k=k.to(call.k.dtype), v=v.to(call.v.dtype))
-    assert torch.equal(emulated(OVERLAPPED, dirty)[0][0], emulated(OVERLAPPED, call)[0][0])
+    assert torch.equal(computed(OVERLAPPED, dirty)[0][0], computed(OVERLAPPED, call)[0][0])
 
 
 def test_promotion_and_the_place_of_q_change_no_weight() -> None:
     call = Case(70, 700).call(128)
-    one, _ = emulated(OVERLAPPED, call)
+    one, _ = computed(OVERLAPPED, call)
     others = (
         replace(OVERLAPPED, promote_blocks=0),
         replace(OVERLAPPED, q_in_registers=False),
@@ -125,11 +124,11 @@ def test_promotion_and_the_place_of_q_change_no_weight() -> None:
         replace(OVERLAPPED, q_buffers=2),
     )
     for other in others:
-        assert torch.allclose(emulated(other, call)[0], one, rtol=2**-7, atol=1e-6), other
+        assert torch.allclose(computed(other, call)[0], one, rtol=2**-7, atol=1e-6), other
 
 
 def test_the_output_may_be_fp16() -> None:
     call = Case(70, 130).call(128)
-    out, _ = emulated(PLAIN, call)
+    out, _ = computed(PLAIN, call)
     assert out.dtype == torch.float16
     assert relative_rms(call, out) <= 3e-2

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention import HopperFp8KernelConfig, attention
+from flash_attention import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.args import tiles_keys
 from flash_attention.families.sm90.fp8.transpose import step_keys
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
+from tests.devices import on_devices, ran
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.families.sm90.forward.cases_8_bit import Case
 from tests.families.sm90.fp8.cases import assert_right
@@ -28,24 +29,28 @@ CASES = {
     "q": Case(seq_k=330, batch=2, heads=2, lengths_q=(130, 40), used=(200, 330), q_8_bit=True),
     "window": replace(BOTH, keywords=(("window", (60, 3)),)),
 }
+LONG = (1000, 1, 0, 2048, 333)
+LARGE = {
+    f"long, d {d}": Case(
+        batch=5, d=d, lengths_q=LONG, lengths_k=LONG, keywords=CAUSAL, q_8_bit=True
+    )
+    for d in (64, 128, 256)
+}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_packed_sequences_are_right(name: str) -> None:
-    call = CASES[name].call()
+@pytest.mark.parametrize(("name", "device"), on_devices(CASES, LARGE))
+def test_packed_sequences_are_right(name: str, device: str) -> None:
+    call = (CASES | LARGE)[name].call(device)
     plan = Plan(call)
-    assert isinstance(plan.config, HopperFp8KernelConfig)
-    result = emulate_plan(plan, call, Settings(SCHEDULES[len(name) % len(SCHEDULES)]))
-    assert list(map(str, result.findings)) == []
-    assert_right(call, result.output, result.lse)
+    assert device == "cuda" or isinstance(plan.config, HopperFp8KernelConfig)
+    assert_right(call, *ran(plan, call, Settings(SCHEDULES[len(name) % len(SCHEDULES)])))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
     call = BOTH.call()
-    result = emulate_plan(Plan(call), call, Settings(schedule))
-    assert list(map(str, result.findings)) == []
-    assert_right(call, result.output, result.lse)
+    assert_right(call, *ran(Plan(call), call, Settings(schedule)))
 
 
 @pytest.mark.slow
@@ -77,23 +82,3 @@ def test_the_values_of_sequences_have_room_and_do_not_overlap() -> None:
         ends = [at + -(-n // step) * step for at, n in zip(first, lengths, strict=True)]
         assert all(end <= at for end, at in zip(ends, first[1:], strict=False))
         assert ends[-1] <= tiles_keys(step, problem)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("name", CASES)
-def test_packed_sequences_are_right_on_a_gpu(name: str) -> None:
-    call = CASES[name].call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("d", [64, 128, 256])
-def test_long_packed_sequences_are_right_on_a_gpu(d: int) -> None:
-    lengths = (1000, 1, 0, 2048, 333)
-    case = Case(batch=5, d=d, lengths_q=lengths, lengths_k=lengths, keywords=CAUSAL, q_8_bit=True)
-    call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention import HopperForwardKernelConfig, HopperFp8KernelConfig, attention, forward
+from flash_attention import HopperForwardKernelConfig, HopperFp8KernelConfig, forward
 from flash_attention.arch import MEASURED_ARCH
 from flash_attention.call.call import Call
 from flash_attention.call.features import Features
@@ -21,11 +21,12 @@ from flash_attention.compile import compile_kernel
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.fp8.family import SM90_FP8
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
 from flash_attention.launch.plan import Plan
 from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import SCHEDULES
 from ptx_emulator.report.mends import DEADLOCK
+from tests.devices import on_devices, ran
 from tests.emulator.edits import Edit
 from tests.families.sm90.forward.cases_8_bit import Case
 from tests.families.sm90.fp8.cases import OVERLAPPED, assert_right, config
@@ -66,19 +67,29 @@ CASES = {
         *(PACKED,), seq_k=1280, batch=1, lengths_q=(130,), used=(1270,)
     ),
 }
+LARGE = {
+    f"long chunks, pages of {page}, d {d}": Case(
+        *(2, 4096, 16, 4, 4, d),
+        lengths_q=(1, 700, 0, 1300),
+        page=page,
+        used=(900, 4001, 0, 2333),
+        q_8_bit=True,
+        keywords=CAUSAL,
+    )
+    for page in (16, 32, 64, 128, 256)
+    for d in (64, 128, 256)
+}
 
 
 def planned(call: Call) -> Plan:
     """The plan with the config that the heuristic has for a call with enough tiles."""
     chosen = select_config(Problem.of(call), MEASURED_ARCH)
     assert isinstance(chosen, HopperFp8KernelConfig)
-    return Plan(call, chosen, arch=MEASURED_ARCH)
+    return Plan(call, chosen, arch=None if call.q.is_cuda else MEASURED_ARCH)
 
 
-def assert_emulated_right(call: Call, schedule: str = SCHEDULES[0]) -> None:
-    result = emulate_plan(planned(call), call, Settings(schedule))
-    assert list(map(str, result.findings)) == []
-    assert_right(call, result.output, result.lse)
+def assert_computed_right(call: Call, schedule: str = SCHEDULES[0]) -> None:
+    assert_right(call, *ran(planned(call), call, Settings(schedule)))
 
 
 SELDOM = {  # cases of what others, and the tests below, have
@@ -88,22 +99,28 @@ SELDOM = {  # cases of what others, and the tests below, have
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=EXHAUSTIVE if n in SELDOM else ()) for n in CASES]
+    ("name", "device"),
+    on_devices(
+        (pytest.param(n, id=n, marks=EXHAUSTIVE if n in SELDOM else ()) for n in CASES), LARGE
+    ),
 )
-def test_paged_caches_are_right(name: str) -> None:
-    assert_emulated_right(CASES[name].call(), SCHEDULES[len(name) % len(SCHEDULES)])
+def test_paged_caches_are_right(name: str, device: str) -> None:
+    call = (CASES | LARGE)[name].call(device)
+    plan = Plan(call) if name in LARGE else planned(call)
+    assert_right(call, *ran(plan, call, Settings(SCHEDULES[len(name) % len(SCHEDULES)])))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_they_are_right_in_every_order_of_warps(schedule: str) -> None:
-    assert_emulated_right(CASES["pages of 16"].call(), schedule)
+    assert_computed_right(CASES["pages of 16"].call(), schedule)
 
 
 def test_factors_may_have_a_stride_of_zero() -> None:
     call = replace(PACKED, heads_k=2).call()
     factor = torch.full((1, 1), 0.75).expand(4, 2)
     assert factor.stride() == (0, 0)
-    assert_emulated_right(call._replace(q_descale=factor, k_descale=factor, v_descale=factor))
+    assert_computed_right(call._replace(q_descale=factor, k_descale=factor, v_descale=factor))
 
 
 def test_k_and_v_of_one_tensor_are_read_in_place() -> None:
@@ -112,7 +129,7 @@ def test_k_and_v_of_one_tensor_are_read_in_place() -> None:
     both = torch.cat([call.k, call.v], dim=-1).transpose(1, 2).contiguous().transpose(1, 2)
     k, v = both.split(128, dim=-1)
     assert not k.is_contiguous()
-    assert_emulated_right(call._replace(k=k, v=v))
+    assert_computed_right(call._replace(k=k, v=v))
 
 
 def test_entries_beyond_the_last_key_are_not_read() -> None:
@@ -121,7 +138,7 @@ def test_entries_beyond_the_last_key_are_not_read() -> None:
     table = call.block_table.clone()
     for entry, used in enumerate(PACKED.used):
         table[entry, -(-used // PACKED.page) :] = 1 << 30
-    assert_emulated_right(call._replace(block_table=table))
+    assert_computed_right(call._replace(block_table=table))
 
 
 @pytest.mark.parametrize("page", [-7, 1 << 30])
@@ -133,9 +150,7 @@ def test_pages_that_do_not_exist_have_zeros(page: int) -> None:
     there, missing = call.block_table.clone(), call.block_table.clone()
     there[2, 1], missing[2, 1] = call.k.shape[0], page
     given = call._replace(block_table=missing)
-    result = emulate_plan(planned(given), given, Settings())
-    assert list(map(str, result.findings)) == []
-    assert_right(call._replace(k=k, v=v, block_table=there), result.output, result.lse)
+    assert_right(call._replace(k=k, v=v, block_table=there), *ran(planned(given), given))
 
 
 PAGES, PRODUCER = "sm90/fp8/pages.cuh", "sm90/fp8/producer.cuh"
@@ -253,41 +268,7 @@ def test_kernels_do_not_spill(d: int, page: int) -> None:
     assert (resources.spill_store_bytes, resources.notes) == (0, ())
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("name", CASES)
-def test_paged_caches_are_right_on_a_gpu(name: str) -> None:
-    call = CASES[name].call("cuda")
-    chosen = select_config(Problem.of(call), MEASURED_ARCH)
-    out = torch.empty((*call.q.shape[:-1], call.v.shape[-1]), dtype=torch.bfloat16, device="cuda")
-    result, lse = forward(chosen, *call[:3], out, **call.keywords(), return_lse=True)
-    assert_right(call, result, lse)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("page", [16, 32, 64, 128, 256])
-@pytest.mark.parametrize("d", [64, 128, 256])
-def test_long_chunks_are_right_on_a_gpu(d: int, page: int) -> None:
-    case = Case(
-        seq_k=4096,
-        heads=16,
-        heads_k=4,
-        batch=4,
-        d=d,
-        lengths_q=(1, 700, 0, 1300),
-        page=page,
-        used=(900, 4001, 0, 2333),
-        q_8_bit=True,
-        keywords=CAUSAL,
-    )
-    call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
-    assert_right(call, out, lse)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.gpu("sm_90")
 def test_a_graph_replays_other_lengths_and_pages() -> None:
     case = replace(PACKED, heads=32, heads_k=8, seq_k=2048, used=(2048, 77, 1001, 130))
     call = case.call("cuda")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLA kernels in the emulator: right numbers, and nothing found, whatever the order of warps."""
+"""MLA kernels: right numbers, and nothing found by the emulator, whatever the order of warps."""
 
 from __future__ import annotations
 
@@ -10,49 +10,45 @@ import torch
 from torch import Tensor
 
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
+from tests.devices import on_devices, ran
 from tests.families.sm90.mla.cases import CASES, NARROW, Case, MadeCase
 from tests.gate import one_in
 
 
-def emulated(
+def computed(
     config: HopperMlaKernelConfig, made: MadeCase, settings: Settings | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The results of a case, without a finding."""
-    result = emulate_plan(made.plan(config), made.call, settings or Settings())
-    assert list(map(str, result.findings)) == []
-    return result.output, result.lse
+    """The results of a case on its device."""
+    return ran(made.plan(config), made.call, settings)
 
 
-def made_case(name: str) -> tuple[HopperMlaKernelConfig, MadeCase]:
+def made_case(name: str, device: str = "cpu") -> tuple[HopperMlaKernelConfig, MadeCase]:
     config, case = CASES[name]
-    return config, case.make(config.d_v, config.dtype.to_torch_dtype())
+    return config, case.make(config.d_v, config.dtype.to_torch_dtype(), device)
 
 
-@pytest.mark.parametrize("name", one_in(4, CASES))
-def test_the_output_and_its_lse_are_right(name: str) -> None:
-    config, made = made_case(name)
-    made.assert_right(*emulated(config, made))
+@pytest.mark.parametrize(("name", "device"), on_devices(one_in(4, CASES)))
+def test_the_output_and_its_lse_are_right(name: str, device: str, schedule: str) -> None:
+    config, made = made_case(name, device)
+    made.assert_right(*computed(config, made, Settings(schedule)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "order",
-    one_in(
-        2,
-        [
-            ("four queries", "depth-first", 0),
-            ("lengths, stream-K", "random", 0),
-            ("pages, stream-K", "random", 1),
-            ("sharp, stream-K", "depth-first", 0),
-            ("deferred, stream-K", "random", 0),
-            ("packed, pages, stream-K", "random", 1),
-        ],
-    ),
+    ("name", "schedule", "seed"),
+    [
+        ("four queries", "depth-first", 0),
+        ("lengths, stream-K", "random", 0),
+        ("pages, stream-K", "random", 1),
+        ("sharp, stream-K", "depth-first", 0),
+        ("deferred, stream-K", "random", 0),
+        ("packed, pages, stream-K", "random", 1),
+    ],
 )
-def test_they_are_right_in_every_order_of_warps(order: tuple[str, str, int]) -> None:
-    name, schedule, seed = order
+def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
     config, made = made_case(name)
-    made.assert_right(*emulated(config, made, Settings(schedule, seed)))
+    made.assert_right(*computed(config, made, Settings(schedule, seed)))
 
 
 def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
@@ -61,7 +57,7 @@ def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
     k = made.k.clone()
     k[:, 128, :, NARROW.d_v :] = torch.nan
     dirty = replace(made, call=made.call._replace(k=k, v=k[..., : NARROW.d_v]))
-    out, _ = emulated(NARROW, dirty)
+    out, _ = computed(NARROW, dirty)
     assert out[:, 2:].isnan().all()
     assert not out[:, :2].isnan().any()
 
@@ -72,4 +68,4 @@ def test_splits_of_a_given_length_do_not_depend_on_the_batch() -> None:
     call = both.call
     alone = call._replace(q=call.q[:1], k=call.k[:1], v=call.v[:1])
     one = MadeCase(both.case, both.q[:1], both.k[:1], both.keywords, alone)
-    assert torch.equal(emulated(NARROW, one)[0][0], emulated(NARROW, both)[0][0])
+    assert torch.equal(computed(NARROW, one)[0][0], computed(NARROW, both)[0][0])

@@ -9,8 +9,9 @@ from functools import cache
 import pytest
 
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings
 from ptx_emulator import SCHEDULES
+from tests.devices import ran
 from tests.families.sm90.mla.cases import DEFERRED, NARROW, Case
 from tests.families.sm90.mla.random_cases import random_case
 from tests.random_problems.covering import covering
@@ -48,9 +49,7 @@ def run(group: list[Call]) -> None:
     for number, (config, case) in enumerate(group):
         made = case.make(config.d_v)
         settings = Settings(SCHEDULES[number % len(SCHEDULES)], number)
-        result = emulate_plan(made.plan(config), made.call, settings)
-        assert list(map(str, result.findings)) == []
-        made.assert_right(result.output, result.lse)
+        made.assert_right(*ran(made.plan(config), made.call, settings))
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for wide heads on a Hopper GPU: numbers, bits that repeat, and graphs."""
+"""Kernels for wide heads on a Hopper GPU: random problems, bits that repeat, and graphs."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -11,70 +9,12 @@ import torch
 from flash_attention import attention
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
-from flash_attention.launch.plan import Plan
-from tests.decode_cases import DECODE_CASES, DecodeCase
-from tests.families.sm90.wide.cases import CASES, NARROW, WIDE_CASES, holding, sharp, stream_k
 from tests.families.sm90.wide.random_problems import wide_problem
 from tests.feature_cases import Case
 from tests.random_problems.call import make, verdict_of
 from tests.random_problems.draw import LARGE
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("kernels for wide heads run on sm_90 alone")
-
-
-def assert_right(case: Case, config: HopperWideKernelConfig | None = None, **more: Any) -> None:
-    made = case.make("cuda", **more)
-    result = attention(made.q, made.k, made.v, config=config, return_lse=True, **made.arguments)
-    made.assert_right(*result)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_gpu_computes_what_the_emulator_does(case: Case) -> None:
-    assert_right(case, holding(case))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("case", WIDE_CASES, ids=lambda case: case.name)
-def test_heads_up_to_512_are_right(case: Case, dtype: torch.dtype) -> None:
-    assert_right(case, dtype=dtype)
-
-
-@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
-def test_keys_in_splits_are_right(short: DecodeCase) -> None:
-    made = short.make("cuda")
-    call = short.call(made)._replace(return_lse=True)
-    result = Plan(call, holding(short.case)).run(call)
-    assert isinstance(result, tuple)
-    made.assert_right(*result)
-
-
-@pytest.mark.parametrize("ctas", [1, 3, 50, 132])
-def test_stream_k_splits_are_right(ctas: int) -> None:
-    made = sharp(Case("", 3, 3000, batch=2, heads=8, heads_k=2, causal=True).make("cuda"))
-    call = made.call(return_lse=True)
-    result = stream_k(call, NARROW, ctas).run(call)
-    assert isinstance(result, tuple)
-    made.assert_right(*result)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("d", "d_v"), [(512, 512), (320, 320), (512, 256), (384, 512)])
-@pytest.mark.parametrize("seq", [1000, 4096])
-def test_long_sequences_are_right(seq: int, d: int, d_v: int, causal: bool) -> None:
-    assert_right(Case("", seq, seq, d, d_v, heads=4, heads_k=2, batch=2, causal=causal))
-
-
-@pytest.mark.parametrize("keys", [1024, 8192, 65536])
-@pytest.mark.parametrize("queries", [1, 4])
-def test_decoding_is_right(queries: int, keys: int) -> None:
-    assert_right(Case("", queries, keys, 512, 512, heads=16, heads_k=4, batch=2, causal=True))
+pytestmark = pytest.mark.gpu("sm_90")
 
 
 @pytest.mark.parametrize("tens", range(20))

@@ -123,6 +123,7 @@ class CallOptions:
     softcap: Annotated[
         float, typer.Option(help="a score s becomes softcap tanh(s / softcap); 0: none")
     ] = 0.0
+    dropout_p: Annotated[float, typer.Option(help="drop weights with this probability")] = 0.0
     split_keys: Annotated[int | None, typer.Option(help="decoding: keys of a split", min=1)] = None
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="rows do not depend on each other")
@@ -161,6 +162,7 @@ class CallOptions:
             "causal": self.causal,
             "window": parse_window(self.window),
             "softcap": self.softcap,
+            "dropout_p": self.dropout_p,
             "split_keys": self.split_keys,
             "batch_invariant": self.batch_invariant,
             "return_lse": self.lse,

@@ -40,6 +40,7 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
     name = "sm_80"
     pass_ = Pass.BACKWARD
     config_type = FlashBackwardKernelConfig
+    drops = True
 
     def resolve(
         self, config: FlashBackwardKernelConfig, features: Features

@@ -70,7 +70,9 @@ def resolve(features: Features) -> Sm80BackwardFeatures:
         )
     if isinstance(features, Sm80BackwardFeatures):
         return features
-    return Sm80BackwardFeatures(features.mask, features.softcap, features.per_batch)
+    return Sm80BackwardFeatures(
+        *(features.mask, features.softcap, features.per_batch), dropout=features.dropout
+    )
 
 
 def kernels_of(problem: BackwardProblem) -> tuple[Sm80BackwardFeatures, ...]:

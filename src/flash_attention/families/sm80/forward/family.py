@@ -38,6 +38,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
 
     name = "sm_80"
     config_type = FlashForwardKernelConfig
+    drops = True
 
     def resolve(
         self, config: FlashForwardKernelConfig, features: Features

@@ -43,6 +43,7 @@ def resolve(features: Features, *, predicated: bool = False) -> Sm80Features:
     return Sm80Features(
         *(features.mask, features.softcap, features.per_batch, features.page_keys),
         sinks=features.sinks,
+        dropout=features.dropout,
         predicated=predicated,
     )
 

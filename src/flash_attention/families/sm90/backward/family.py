@@ -62,6 +62,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     name = "sm_90"
     pass_ = Pass.BACKWARD
     config_type = HopperBackwardKernelConfig
+    drops = True
     extrapolates = True
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
@@ -127,8 +128,9 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         if sums:
             steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
         if splits > 1:
-            added = {"sum_columns": config.d_head, "order": SUM_ORDER}
-            steps.append(add_splits_step(problem, target, **added))
+            steps.append(
+                add_splits_step(problem, target, sum_columns=config.d_head, order=SUM_ORDER)
+            )
         workspace = {"ds": work.workspace_bytes} if stores_ds else {}
         own = not stores_ds and problem.per_batch
         return Recipe(
@@ -139,8 +141,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 **stat_scratch(
                     problem, sum_columns=config.d_head if turns else columns, orders_dq=turns
                 ),
-                **split_scratch(problem, config.d_head, splits),
                 **workspace,
+                **split_scratch(problem, config.d_head, splits),
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
             tiles=sum(_num_tiles(config, part, splits) for part in work.parts),

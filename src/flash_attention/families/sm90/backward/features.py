@@ -31,5 +31,6 @@ def resolve(features: Features) -> Sm90BackwardFeatures:
 def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and numbers that the features bind."""
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
+    dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
     splits = Number("splits_heads", int(features.splits_heads))
-    return (*score_bindings(features), slopes, splits)
+    return (*score_bindings(features), slopes, dropping, splits)

@@ -63,6 +63,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
+    drops = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
     extrapolates = True
@@ -187,6 +188,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
     ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
+        if problem.dropout_p:
+            return "kernels that split keys have no dropout"
         return choose_splits(problem, arch, num_sms, split_keys)
 
     def built_features(self) -> tuple[Features, ...]:
@@ -285,6 +288,7 @@ def _features(
     own = Sm90Features(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
         block_descales=asked.block_descales,
+        dropout=asked.dropout,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
@@ -297,6 +301,7 @@ def _features(
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
+    together = together and not asked.dropout  # the rows of a tile are those of one head
     return replace(own, heads_together=group) if together else own
 
 

@@ -202,6 +202,11 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             f"{said}, and a key block of the config has {config.B_c} keys; there the blocks"
             f" have {DESCALED_KEYS}: pass a config with B_c up to {DESCALED_KEYS}, or leave it out"
         )
+    if resolved.dropout and (resolved.is_decode or resolved.heads_together > 1):
+        raise UnsupportedError(
+            f"{said}, and Hopper kernels that split keys or have several heads in a tile have no"
+            " dropout; pass a config with TileOrder.DYNAMIC, or leave it out"
+        )
     if resolved.is_decode:
         _refuse_idle_fields(config)
     elif resolved.per_batch and config.tile_order is not TileOrder.DYNAMIC:

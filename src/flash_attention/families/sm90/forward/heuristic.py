@@ -103,7 +103,6 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         "group_mib": group if causal else 0,
         "wide_panels": wide,
     }
-
     few_keys = problem.seq_k <= SHORT and not uneven
 
     def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
@@ -122,8 +121,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             finish |= {"own_output": True, "wide_panels": False}
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
-        three = d_head <= 80 and not (uneven and short) and not (causal and problem.per_batch)
-        consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
+        three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
+        consumers = 3 if three and not (problem.dropout_p or _empty_rows(problem.seq_q)) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
         stages = 2 if wide and consumers == 2 else 3

@@ -112,6 +112,9 @@ __device__ constexpr bool check_slots() {
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
   static_assert(LengthsSlot<typename Config::Lengths>,
                 "Lengths: kPerBatch, kPackedQueries, q_len(args, batch), sequence(args, batch)");
+  static_assert(DropoutSlot<typename Config::Dropout>,
+                "Dropout: (args), Dropped<RowsOf, Tiles>, scale(args), begin_head(head_of_all), "
+                "next_head(), draw(dropped, row, column, args)");
   return true;
 }
 

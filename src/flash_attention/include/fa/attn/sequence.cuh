@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sequences of a call: the slot Lengths says how long each is and where it is in its tensors, and the
-// slot Rows which query of which head a row of a tile is.
+// The sequences of a call: the slot Lengths says how long each is and where it is in its tensors, the slot
+// Rows which query of which head a row of a tile is, and the slot Dropout which keys a query drops.
 #pragma once
 #include <fa/core.cuh>
 
@@ -61,6 +61,23 @@ concept RowsSlot = requires(int row) {
   { T::kGroup } -> Same<const int&>;
   { T::position(row) } -> Same<int>;
   { T::head(row, row) } -> Same<int>;
+};
+
+// What the rows of an accumulator are.
+enum class RowsOf { kQueries, kKeys };
+
+// draw: the decisions on the weights of 16 rows and `16 * Tiles` columns, from `row` and `column` on. clear:
+// zeros in the pairs of tile n that are dropped. scaled: a number of word `word` of pair e, scaled, or zero.
+template <class T>
+concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4],
+                               typename T::template Dropped<RowsOf::kQueries, 1>& dropped) {
+  T(args);
+  { T::scale(args) } -> Same<float>;
+  dropout.begin_head(0);
+  dropout.next_head();
+  dropout.draw(dropped, 0, 0, args);
+  dropped.clear(pairs, 0);
+  { dropped.scaled(1.f, 0, 0, 0, 1.f) } -> Same<float>;
 };
 
 }  // namespace fa::attn
@@ -133,3 +150,27 @@ struct GroupedHeads {
 };
 
 }  // namespace fa::attn::rows
+
+namespace fa::attn::dropout {
+
+// All weights are kept.
+struct None {
+  template <RowsOf Side, int Tiles>
+  struct Dropped {
+    __device__ void clear(u32 (&)[4], int /*n*/) const {}
+    __device__ float scaled(float x, int /*n*/, int /*e*/, int /*word*/, float) const { return x; }
+  };
+
+  template <class Args>
+  __device__ explicit None(const Args&) {}
+  template <class Args>
+  static __device__ float scale(const Args&) {
+    return 1.f;
+  }
+  __device__ void begin_head(int /*head_of_all*/) {}
+  __device__ void next_head() {}
+  template <RowsOf Side, int Tiles, class Args>
+  __device__ void draw(Dropped<Side, Tiles>&, int /*row*/, int /*column*/, const Args&) const {}
+};
+
+}  // namespace fa::attn::dropout

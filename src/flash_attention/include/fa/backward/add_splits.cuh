@@ -59,7 +59,7 @@ __device__ void add_splits(const BackwardKernelArgs& args) {
       unit.add(other);
     }
     if (values)
-      unit.store(rows, args.dv, args.dv_stride, args.d_v, 1.f);
+      unit.store(rows, args.dv, args.dv_stride, args.d_v, args.dropout_scale);
     else
       unit.store(rows, args.dk, args.dk_stride, args.d_qk, args.softmax_scale);
   }

@@ -79,7 +79,7 @@ template <class Config>
 __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBlock]) {
   constexpr int kRows = Config::kThreads / Config::kRowThreads;
   constexpr int kRounds = (attn::kStatBlock + kRows - 1) / kRows;
-  constexpr int kTogether = kRounds < 4 ? kRounds : 4;
+  constexpr int kTogether = kRounds < 8 ? kRounds : 8;
   const BackwardKernelArgs& args = rows.args;
   const int lane = threadIdx.x % Config::kRowThreads;
   const int first = threadIdx.x / Config::kRowThreads;

@@ -98,6 +98,21 @@ __device__ inline u32 multiply_bf16x2(u32 x, u32 y) {
   return product;
 }
 
+// x without some of its bits. The compiler does not move it across a fence, as it does with operators of C++.
+__device__ inline u32 without_bits(u32 x, u32 bits) {
+  u32 rest;
+  asm("lop3.b32 %0, %1, %2, 0, 0x30;" : "=r"(rest) : "r"(x), "r"(bits));
+  return rest;
+}
+
+// Four of the eight bytes of two words, `low` first. Each digit of the selector says which, from the right; 8
+// added to it asks for eight copies of the sign.
+__device__ inline u32 permute(u32 low, u32 high, u32 selector) {
+  u32 bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+  return bytes;
+}
+
 // e4m3: 8 bits, a sign, four of exponent and three of mantissa. The largest number is 448, there is no
 // infinity, and the bits below the sign are all set in NaN.
 struct E4m3 {

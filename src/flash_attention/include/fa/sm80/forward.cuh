@@ -63,12 +63,15 @@ class Block {
   //   V: keys 0-7 and 8-15 of the low 8 dims, then of the high 8: transposed, two B operands
   __device__ Block(const ForwardKernelArgs& args, u32 smem)
       : scope_(args),
+        dropout_(args),
         q_tile_(smem),
         k_tile_(q_tile_ + QTile::kBytes),
         v_tile_(k_tile_ + KVTile::kBytes),
         q_lane_(q_tile_, warp_row() + lane_id() % 16, lane_id() / 16),
         k_lane_(k_tile_, lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2),
-        v_lane_(v_tile_, lane_id() % 16, lane_id() / 16) {}
+        v_lane_(v_tile_, lane_id() % 16, lane_id() / 16) {
+    dropout_.begin_head(blockIdx.z * args.heads + blockIdx.y);
+  }
 
   __device__ bool empty() const { return scope_.empty(); }
   __device__ int num_steps() const { return scope_.num_steps(); }
@@ -121,7 +124,12 @@ class Block {
     Config::Score::change(s_acc_, scope_.args());
   }
 
-  __device__ void mask(int step) { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); }
+  __device__ void mask(int step) {  // and draw which weights are dropped
+    scope_.hide(s_acc_, first_warp_row(), scope_.key(step));
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i)
+      dropout_.draw(dropped_[i], first_warp_row() + 16 * i, scope_.key(step), scope_.args());
+  }
 
   template <class Form>
   __device__ void softmax(Form form) {
@@ -185,15 +193,18 @@ class Block {
   // Columns 16 n .. 16 n + 15 of P as the A operand: the accumulator's lane map is the operand's.
   __device__ void convert_p(u32 (&p)[kWarpRows / 16][4], int n) const {
 #pragma unroll
-    for (int i = 0; i < kWarpRows / 16; ++i)
+    for (int i = 0; i < kWarpRows / 16; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float (&s)[4] = s_acc_.v[i][2 * n + e / 2];
         p[i][e] = DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1]);
       }
+      dropped_[i].clear(p[i], n);
+    }
   }
 
   const Scope scope_;
+  [[no_unique_address]] typename Config::Dropout dropout_;
   const u32 q_tile_, k_tile_, v_tile_;
   const Cursor<QTile> q_lane_;
   const Cursor<KVTile> k_lane_, v_lane_;
@@ -201,6 +212,8 @@ class Block {
   Accumulator<kWarpRows, Config::kBC> s_acc_;
   Accumulator<kWarpRows, Config::kDHead> o_acc_;
   attn::RowStats<kWarpRows> stats_;
+  typename Config::Dropout::template Dropped<attn::RowsOf::kQueries, Config::kBC / 16>
+      dropped_[kWarpRows / 16];
 };
 
 template <class Config>

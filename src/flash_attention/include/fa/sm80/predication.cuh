@@ -77,7 +77,8 @@ struct Off {
       for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          Config::Normalise::row(o, i, h, attn::quad_sum(stats.sum[i][h]));
+          Config::Normalise::row(o, i, h,
+                                 attn::quad_sum(stats.sum[i][h]) / Config::Dropout::scale(args_));
     }
 
    private:
@@ -138,7 +139,7 @@ struct On {
           attn::RowEnd end(attn::quad_sum(stats.sum[i][h]),
                            Config::Exponential::score(stats.max[i][h], scale));
           Config::Sinks::add(end, args_, blockIdx.y);
-          Config::Normalise::row(o, i, h, end.divisor());
+          Config::Normalise::row(o, i, h, end.divisor() / Config::Dropout::scale(args_));
           const int lane_row = row + 16 * i + 8 * h + lane_id() / 4;
           if (args_.lse && lane_id() % 4 == 0 && lane_row < sequence_.q_len)
             lse_of_entry()[lane_row] = end.lse();

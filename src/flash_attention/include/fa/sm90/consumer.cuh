@@ -37,6 +37,7 @@ class Consumer : public Products<Config_> {
         warpgroup_(warpgroup),
         ping_pong_(warpgroup),
         mask_(args),
+        dropout_(args),
         factor_{Exponential::factor(Config::Score::scale(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
         k_operand_(smem.k(0).row_operand()),
@@ -102,17 +103,18 @@ class Consumer : public Products<Config_> {
 
   // from S to P
 
+  template <int Keys>  // which weights of the block are dropped, while S is being computed
+  __device__ void draw(Weights<Keys>& p) const {
+    dropout_.draw(p.dropped, warp_row(), block_ * Config::kBC, args_);
+  }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
-    if (has_no_query()) return;
+    constexpr bool kFirst = kSame<Block, attn::FirstMasked>;
+    if (!kFirst && has_no_query()) return;
     Config::Score::change(s, descale_.scaled(args_));
-    if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
-  }
-  template <int Keys>
-  __device__ void mask(Scores<Keys>& s, attn::FirstMasked) {
-    Config::Score::change(s, descale_.scaled(args_));
-    hide(s);
+    if (kFirst || (Block::kHidden && uniform(range_.hides(block_))))
+      attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
   // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
   // computed again, from K.
@@ -134,9 +136,8 @@ class Consumer : public Products<Config_> {
   }
   template <class Block>
   __device__ void rescale(Output& o, Block) {
-    if (stats_.grew) attn::rescale_rows(o, stats_);
+    if (!kSame<Block, attn::FirstMasked> && stats_.grew) attn::rescale_rows(o, stats_);
   }
-  __device__ void rescale(Output&, attn::FirstMasked) {}
 
   // V beyond the last key is undefined, so it is cleared. All consumers take part, whether their rows
   // see the block or skip it, while S is being computed.
@@ -164,10 +165,6 @@ class Consumer : public Products<Config_> {
       Config::Score::change(s, descale_.scaled(args_));
     }
   }
-  template <int Keys>
-  __device__ void hide(Scores<Keys>& s) const {
-    attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
-  }
 
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
@@ -185,6 +182,7 @@ class Consumer : public Products<Config_> {
     if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
       end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
+    dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
     has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
@@ -217,7 +215,7 @@ class Consumer : public Products<Config_> {
   __device__ void store() {
     const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, tile_row()};
     const attn::RowEnds ends = warp.ends(stats_, scale());
-    ends.normalise(o_, descale_.of_values());
+    ends.normalise(o_, descale_.of_values() * Config::Dropout::scale(args_));
     Config::Output::store(*this, warp, ends);
   }
 
@@ -227,6 +225,7 @@ class Consumer : public Products<Config_> {
   const int warpgroup_;
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
+  typename Config::Dropout dropout_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;
   const QOperand q_operand_;

@@ -2,6 +2,7 @@
 // The two products of a warpgroup and its registers. Each warp holds 16 rows of S, P and O.
 #pragma once
 #include <fa/attn/rescale.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/dtype.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/async.cuh>
@@ -53,6 +54,7 @@ struct Products {
   template <int Keys>
   struct Weights {  // P as the A operand: pairs of elements, 16 keys in four registers
     u32 step[Keys / 16][4];
+    typename Config::Dropout::template Dropped<attn::RowsOf::kQueries, Keys / 16> dropped;
   };
   using Output = Accumulator<kWarpRows, Config::kDHead>;
 
@@ -86,12 +88,14 @@ struct Products {
   template <int Keys>
   static __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) {
 #pragma unroll
-    for (int n = 0; n < Keys / 16; ++n)
+    for (int n = 0; n < Keys / 16; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float (&x)[4] = s.v[0][2 * n + e / 2];
         p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
       }
+      p.dropped.clear(p.step[n], n);
+    }
   }
 
   // Computes S again, by this warp alone: Q's 16 rows from `q_row` of its tile, all keys of the block.

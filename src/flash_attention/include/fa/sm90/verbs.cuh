@@ -15,6 +15,7 @@ template <class C, int Keys, class Block>
 concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
                                typename C::template Weights<Keys>& p, Block block) {
   c.issue_scores(s, c.q(), c.k());
+  c.draw(p);
   c.mask(s, block);
   c.try_stale_max(s, block);
   c.softmax(s, block);
@@ -149,6 +150,7 @@ __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.ping_pong_wait();               // this warpgroup may issue
   c.issue_scores(s, c.q(), c.k());  // S = Q K^T
   c.ping_pong_arrive();
+  c.draw(p);
   c.clear_tail();                 // V is zero beyond the last key
   c.template wait_products<0>();  // S is complete
   c.mask(s, block);

@@ -44,7 +44,7 @@ def vllm_fa3_arguments(call: Call, longest_k: int) -> list[Any]:
     `longest_k` is the number of keys of the longest sequence."""
     q, k, v, out, sinks = call[:5]
     batch, heads_k = len(call.cu_seqlens_q) - 1 if call.cu_seqlens_q is not None else 0, k.shape[2]
-    descales = (_of_heads(factor, batch, heads_k) for factor in call[9:12])
+    descales = (_of_heads(factor, batch, heads_k) for factor in call[10:13])
     left, right = call.window or (-1, -1)
     return [
         *(q, k, v),

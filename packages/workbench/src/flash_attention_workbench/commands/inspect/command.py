@@ -51,6 +51,7 @@ def inspect(
     softcap: Annotated[bool, typer.Option("--softcap", help="with capped scores")] = False,
     varlen: Annotated[bool, typer.Option("--varlen", help="with lengths of their own")] = False,
     page: Annotated[int, typer.Option(help="keys of a page; 0: none", min=0)] = 0,
+    dropout: Annotated[bool, typer.Option("--dropout", help="with dropout")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="print the machine code, marked")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="print the PTX, marked")] = False,
     source: Annotated[bool, typer.Option("--source", help="print the CUDA, marked")] = False,
@@ -68,7 +69,7 @@ def inspect(
     nvdisasm (the extra "inspect"), --profile a GPU and ncu; nothing else.
     """
     mask = MaskKind.WINDOW if window else MaskKind.CAUSAL if causal else MaskKind.FULL
-    asked = Features(mask, softcap, varlen, page_keys=page)
+    asked = Features(mask, softcap, varlen, page_keys=page, dropout=dropout)
     names = [config] if against is None else [config, against]
     subjects = [
         subject_of(name, dtype=dtype, d_head=d_head, heads=heads, pass_=pass_, arch=arch)

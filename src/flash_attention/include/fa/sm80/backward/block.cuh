@@ -11,6 +11,7 @@
 //
 // Warps are a grid: kColumnWarps share the columns of S and of the sums, the others the rows.
 #pragma once
+#include <fa/attn/sequence.cuh>
 #include <fa/attn/softmax.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
@@ -49,6 +50,7 @@ class Block {
 
   __device__ Block(const BackwardKernelArgs& args, u32 smem)
       : scope_(args),
+        dropout_(args),
         own_s_(smem),
         own_dp_(own_s_ + OwnTile::kBytes),
         ds_tile_(own_dp_ + OwnTile::kBytes),
@@ -93,16 +95,22 @@ class Block {
     multiply_transposed(s_, own_s_, visited_s(stage));
     Config::Score::change(s_, scope_.args());
     scope_.hide(s_, first_row() + warp_row(), place, warp_visited());
+    dropout_.begin_head(scope_.head_of_all(place));
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i)
+      dropout_.draw(dropped_[i], first_row() + warp_row() + 16 * i, place.row + warp_visited(),
+                    scope_.args());
   }
   __device__ void d_probabilities(int stage) {  // dP
     if constexpr (Config::kNeedsDs) multiply_transposed(dp_, own_dp_, visited_dp(stage));
   }
 
   // P = exp2(c S - lse), at most 1 whatever rounding did to large scores, and dS = P (dP - delta), both
-  // rounded to 16 bits.
+  // rounded to 16 bits. Dropout applies to dP, and to the P that is rounded.
   __device__ void weigh(int stage) {
     using Exponential = attn::exponential::FusedExp2;
     const float factor = Exponential::factor(Config::Score::scale(scope_.args()));
+    const float of_kept = Config::Dropout::scale(scope_.args());
 #pragma unroll
     for (int j = 0; j < kWarpVisited / 8; ++j) {
       const auto lse = scope_.lse(stats(stage), warp_visited() + 8 * j);
@@ -114,8 +122,12 @@ class Block {
         for (int e = 0; e < 4; ++e) {
           const float s = s_.v[i][j][e];
           p[e] = ptx::exp2(ptx::min_nan(fmaf(s, factor, -lse.of(i, e)), 0.f));
+          const auto dropped = [&](float x) {
+            return dropped_[i].scaled(x, j / 2, j % 2 * 2 + e / 2, e % 2, of_kept);
+          };
           if constexpr (Config::kNeedsDs)
-            ds[e] = p[e] * (dp_.v[i][j][e] - delta.of(i, e)) * Config::Score::slope(s);
+            ds[e] = p[e] * (dropped(dp_.v[i][j][e]) - delta.of(i, e)) * Config::Score::slope(s);
+          p[e] = dropped(p[e]);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -225,8 +237,11 @@ class Block {
   }
 
   Scope scope_;
+  typename Config::Dropout dropout_;
   const u32 own_s_, own_dp_, ds_tile_, p_tile_, stages_;
   Accumulator<kWarpRows, kWarpVisited> s_, dp_;
+  typename Config::Dropout::template Dropped<Scope::kRowsOf, kWarpVisited / 16>
+      dropped_[kWarpRows / 16];
   Weights<kWarpRows, kWarpVisited> p_, ds_;
   Accumulator<kWarpRows, kWarpDims> p_sum_, ds_sum_;
 };

@@ -3,7 +3,6 @@
 // next ones have 64 keys each, and the last one, if there is one more, computes dQ.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/backward/clearer.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
 #include <fa/sm90/backward/query_gradient.cuh>
@@ -45,11 +44,12 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   if (threadIdx.x == 0) {
     check_smem_start(smem);
     Smem::init_barriers();
-    ptx::wait_for_grid();
   }
   ptx::launch_dependents();
-  __syncthreads();  // the barriers are ready, and the kernel before has ended
+  __syncthreads();  // the barriers are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup > 0)
+    ptx::wait_for_grid();  // the kernel before has ended; the producer takes a tile first
   if (warpgroup == 0) {
     ptx::shrink_to<Config::kProducerRegisters>();
     run_copies<Config>(maps, args);

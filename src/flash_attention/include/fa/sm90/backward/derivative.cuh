@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot Derivative: how dS is made of P and dP. The slot Slopes: the derivative of the scores themselves.
+// The slot Derivative: how dS is made of P and dP. The slot Slopes: the derivative of the scores themselves. The
+// slot Dropping: what dropout does to P and dP.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/sm90/backward/products.cuh>
@@ -24,6 +25,19 @@ concept SlopesSlot =
     requires(typename T::template Kept<Math, Score>& kept, typename Math::Scores& scores) {
       kept.keep_slopes(scores);
       kept.multiply_slopes(scores);
+    };
+
+template <class T, class Config>
+concept DroppingSlot =
+    requires(typename T::template Of<Config>& of, const BackwardKernelArgs& args, Mailbox mail,
+             const typename Products<Config>::Pairs& p, typename Products<Config>::Scores& dp) {
+      { typename T::template Of<Config>(args) };
+      of.begin_tile(mail);
+      of.next_head();
+      of.draw(0, 0);
+      of.drop(p);
+      of.weights(p);
+      of.scale_kept(dp);
     };
 
 // dS = P (dP - delta) with a P that is kept while the product dV reads its operand: nothing may touch the
@@ -173,3 +187,24 @@ struct Pairs {
 };
 
 }  // namespace fa::sm90::backward::slopes
+
+namespace fa::sm90::backward::dropping {
+
+// Nothing is dropped.
+struct None {
+  template <class Config>
+  class Of {
+    using Pairs = typename Products<Config>::Pairs;
+
+   public:
+    __device__ explicit Of(const BackwardKernelArgs&) {}
+    __device__ void begin_tile(Mailbox) {}
+    __device__ void next_head() {}
+    __device__ void draw(int /*key*/, int /*query*/) {}
+    __device__ void drop(const Pairs&) {}
+    __device__ const Pairs& weights(const Pairs& p) const { return p; }
+    __device__ void scale_kept(typename Products<Config>::Scores&) const {}
+  };
+};
+
+}  // namespace fa::sm90::backward::dropping

@@ -4,7 +4,6 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
-#include <fa/sm90/backward/key_operand.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
@@ -27,11 +26,12 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
 
   __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
-      : maps_(maps), args_(args), query_side_(args) {}
+      : maps_(maps), args_(args), query_side_(args), dropping_(args) {}
 
   __device__ void run() {
     while (take_tile<Config>(tile_, steps_, block_)) {
       query_side_.begin_tile(mail());
+      dropping_.begin_tile(mail());
       dk_.zero();
       dv_.zero();
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
@@ -55,7 +55,10 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   __device__ bool has_block() const { return steps_ > 0; }
   // Goes to the next block, if there is one: that of the next head after the last of a head.
   __device__ bool next_block() {
-    if (BlockWalk<Config>::next(block_, mail())) query_side_.next_head();
+    if (BlockWalk<Config>::next(block_, mail())) {
+      query_side_.next_head();
+      dropping_.next_head();
+    }
     return --steps_ > 0;
   }
 
@@ -66,6 +69,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
   __device__ Scores& s() { return s_; }
   __device__ Pairs& p() { return p_; }
+  __device__ const Pairs& weights() const { return dropping_.weights(p_); }  // P of dV
   __device__ Gradient& dk() { return dk_; }
   __device__ Gradient& dv() { return dv_; }
   __device__ decltype(auto) k() const { return k_.operand(); }
@@ -125,6 +129,10 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
   // from S to P and from dP to dS
 
+  // Which weights of the block are dropped, while S is being computed.
+  __device__ void draw() {
+    dropping_.draw(mail().read(Word::kKeyFirst) + warp_key(), block_ * Config::kBR);
+  }
   // S becomes P = exp2(scale S - lse).
   template <int Stage>
   __device__ void exponentials(Scores& s) {
@@ -136,9 +144,10 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   __device__ void mask(Scores& s, bool hides) {
     if (hides) hide(s, typename Config::Mask(args_), mail(), warp_key(), block_ * Config::kBR);
   }
-  // P as the operand of dV.
+  // P in 16 bits.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
     Math::convert_probabilities(p, s);
+    dropping_.drop(p);
     kept_.keep(s);
   }
   // P as Derivative needs it, before products read its operand.
@@ -146,6 +155,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   // dP becomes dS, or what convert_derivative() makes dS of.
   template <int Stage>
   __device__ void derivative(Scores& s) {
+    dropping_.scale_kept(s);
     Derivative::template run<Math>(s, kept_,
                                    [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
     this->multiply_slopes(s);
@@ -156,7 +166,8 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
   // dV is complete.
   __device__ void store_dv() {
-    store(dv_, 1.f, args_.dv_sum, maps_.dv, {args_.dv, args_.dv_stride, args_.d_v});
+    store(dv_, Config::Dropout::scale(args_), args_.dv_sum, maps_.dv,
+          {args_.dv, args_.dv_stride, args_.d_v});
   }
   // dS leaves for dQ.
   __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
@@ -189,6 +200,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   const TensorMaps& maps_;
   const BackwardKernelArgs& args_;
   QuerySide query_side_;
+  typename Config::Dropping::template Of<Config> dropping_;
   typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;

@@ -24,7 +24,8 @@ class ScoreWarpgroup : Slopes<Config> {
 
  public:
   __device__ explicit ScoreWarpgroup(const BackwardKernelArgs& args)
-      : args_(args), steps_(Smem::mail().read(Word::kSteps)) {
+      : args_(args), dropping_(args), steps_(Smem::mail().read(Word::kSteps)) {
+    dropping_.begin_tile(Smem::mail());
     block_ = Smem::mail().read(Word::kFirstBlock);
   }
 
@@ -45,6 +46,7 @@ class ScoreWarpgroup : Slopes<Config> {
       issue_scores();        // the next S
       ptx::wgmma_wait<1>();  // dP is complete, dO was read
       derivatives();         // dP becomes dS, which leaves
+      if (next_block() <= block_) dropping_.next_head();
       block_ = next_block();
       ptx::wgmma_wait<0>();  // S is complete
     }
@@ -113,6 +115,8 @@ class ScoreWarpgroup : Slopes<Config> {
   }
 
   __device__ void probabilities() {
+    dropping_.draw(Smem::mail().read(Word::kKeyFirst) + warp_in_group() * kWarpRows,
+                   block_ * Config::kBR);
     Score::change(s_, args_);
     this->keep_slopes(s_);
     exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
@@ -121,26 +125,28 @@ class ScoreWarpgroup : Slopes<Config> {
       hide(s_, typename Config::Mask(args_), Smem::mail(), warp_in_group() * kWarpRows,
            block_ * Config::kBR);
     Math::convert_probabilities(pairs_, s_);
+    dropping_.drop(pairs_);
     kept_.keep(s_);
     kept_.keep(pairs_);
-    hand_over(Smem::p_pipeline());
+    hand_over(dropping_.weights(pairs_), Smem::p_pipeline());
   }
   __device__ void derivatives() {
     __syncwarp();  // all lanes have read
     Smem::d_o_pipeline().release(d_o_);
     d_o_.advance();
     const u32 delta = Smem::delta(delta_.stage);
+    dropping_.scale_kept(dp_);
     Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
     this->multiply_slopes(dp_);
     delta_.advance();
     Derivative::template convert<Math>(pairs_, dp_);
-    hand_over(Smem::ds_pipeline());
+    hand_over(pairs_, Smem::ds_pipeline());
     handed_.advance();
   }
-  __device__ void hand_over(typename Smem::ScorePipeline to) {
+  __device__ void hand_over(const Pairs& pairs, typename Smem::ScorePipeline to) {
     const Panel panel = to.tile(handed_.stage);
     to.acquire(handed_);  // what was there before was read
-    write_key_rows(pairs_, panel, 0);
+    write_key_rows(pairs, panel, 0);
     __syncwarp();  // all lanes have written
     to.commit(handed_.stage);
   }
@@ -151,6 +157,7 @@ class ScoreWarpgroup : Slopes<Config> {
   }
 
   const BackwardKernelArgs& args_;
+  typename Config::Dropping::template Of<Config> dropping_;
   int steps_, block_;
   Ring<Smem::kQStages> q_;
   Ring<Smem::kStages> d_o_, handed_;

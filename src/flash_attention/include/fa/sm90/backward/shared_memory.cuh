@@ -135,8 +135,9 @@ template <class Warpgroup>
 __device__ void first_probabilities(Warpgroup& w) {
   w.template wait_q<0>();                           // Q has arrived
   w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
-  w.template wait_products<0>();                    // S is complete
-  w.template exponentials<0>(w.s());                // S becomes P
+  w.draw();
+  w.template wait_products<0>();      // S is complete
+  w.template exponentials<0>(w.s());  // S becomes P
   w.mask(w.s(), w.hides());
   w.convert_probabilities(w.p(), w.s());
 }

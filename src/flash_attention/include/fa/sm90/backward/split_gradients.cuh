@@ -91,7 +91,7 @@ class ValueGradient : SplitGradient<Config> {
       ring.advance();
     }
     if (any) Smem::d_o_pipeline().wait_empty(last);  // all have read dO
-    this->store(1.f, Smem::d_o(last.stage), args_.dv_sum, maps_.dv,
+    this->store(Config::Dropout::scale(args_), Smem::d_o(last.stage), args_.dv_sum, maps_.dv,
                 {args_.dv, args_.dv_stride, args_.d_v});
   }
 

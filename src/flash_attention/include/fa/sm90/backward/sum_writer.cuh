@@ -51,6 +51,7 @@ class SumWriter {
   __device__ explicit SumWriter(const BackwardKernelArgs& args) : args_(args) {}
 
   __device__ void run() {
+    ptx::wait_for_grid();  // the semaphores are cleared
     while (take_tile()) {
       if (steps_ > 0) begin_block();
       while (steps_ > 0) {

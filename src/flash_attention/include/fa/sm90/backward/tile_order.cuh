@@ -107,6 +107,9 @@ __device__ constexpr bool check_slots() {
                 "Score: change(s, args), scale(args), slope(s)");
   static_assert(SlopesSlot<typename Config::Slopes, Products<Config>, typename Config::Score>,
                 "Slopes: Kept<Math, Score> with keep_slopes(scores) and multiply_slopes(scores)");
+  static_assert(DroppingSlot<typename Config::Dropping, Config>,
+                "Dropping: Of<Config>(args) with begin_tile(mail), next_head(), draw(key, query), "
+                "drop(p), weights(p), scale_kept(dp)");
   static_assert(DerivativeSlot<typename Config::Derivative, Products<Config>>,
                 "Derivative: Kept<Math> with keep(scores) and keep(pairs), run<Math>(scores, kept, "
                 "deltas), convert<Math>(pairs, scores)");

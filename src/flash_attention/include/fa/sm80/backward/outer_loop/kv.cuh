@@ -3,6 +3,7 @@
 // one query head of its group after the other. S and dP are transposed: a row is a key.
 #pragma once
 #include <fa/attn/mask.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/attn/softmax.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/async.cuh>
@@ -29,6 +30,7 @@ struct KV {
       int head, row;  // of the first visited query
     };
     static constexpr int kStageStatBytes = 2 * kStatBytes;
+    static constexpr attn::RowsOf kRowsOf = attn::RowsOf::kKeys;
 
     __device__ explicit Scope(const BackwardKernelArgs& args)
         : args_(args),
@@ -46,6 +48,9 @@ struct KV {
     }
     __device__ bool visits(const Place& place) const {
       return place.head < static_cast<int>(blockIdx.y + 1) * args_.heads_per_kv;
+    }
+    __device__ int head_of_all(const Place& place) const {
+      return blockIdx.z * args_.heads + place.head;
     }
     __device__ Place after(const Place& place) const {
       const int row = place.row + Config::kVisitedRows;

@@ -35,6 +35,7 @@ struct Q {
       int row;  // the first visited key
     };
     static constexpr int kStageStatBytes = 0;
+    static constexpr attn::RowsOf kRowsOf = attn::RowsOf::kQueries;
 
     __device__ explicit Scope(const BackwardKernelArgs& args)
         : args_(args),
@@ -50,6 +51,7 @@ struct Q {
     __device__ bool visits(const Place& place) const {
       return place.row < range_.end_block() * Config::kVisitedRows;
     }
+    __device__ int head_of_all(const Place&) const { return blockIdx.z * args_.heads + blockIdx.y; }
     __device__ Place after(const Place& place) const { return {place.row + Config::kVisitedRows}; }
 
     __device__ const BackwardKernelArgs& args() const { return args_; }

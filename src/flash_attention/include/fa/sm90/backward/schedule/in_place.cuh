@@ -23,10 +23,10 @@ struct InPlace {
     auto& p = w.p();
     w.template wait_d_o<Stage>();  // dO has arrived
     w.keep(p);
-    w.issue_scores(s, w.v(), w.template d_o<Stage>());               // dP^T = V dO^T
-    w.issue_accumulate(w.dv(), p, w.template d_o_columns<Stage>());  // dV += P^T dO
-    w.template wait_products<1>();                                   // dP is complete
-    w.template derivative<Stage>(s);                                 // dP becomes dS
+    w.issue_scores(s, w.v(), w.template d_o<Stage>());                         // dP^T = V dO^T
+    w.issue_accumulate(w.dv(), w.weights(), w.template d_o_columns<Stage>());  // dV += P^T dO
+    w.template wait_products<1>();                                             // dP is complete
+    w.template derivative<Stage>(s);                                           // dP becomes dS
     w.template wait_products<0>();  // dV is complete, P and dO were read
     w.template release_d_o<Stage>();
     w.convert_derivative(p, s);
@@ -35,8 +35,9 @@ struct InPlace {
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
-    w.template wait_products<1>();                                 // S is complete
-    w.template exponentials<kNext>(s);                             // S becomes P
+    w.draw();
+    w.template wait_products<1>();      // S is complete
+    w.template exponentials<kNext>(s);  // S becomes P
     const bool hides = w.hides();
     w.template wait_products<0>();  // dK is complete, dS and Q were read
     w.template release_q<Stage>();

@@ -24,8 +24,8 @@ struct Paired {
     auto& p = w.p();
     w.template wait_d_o<Stage>();  // dO has arrived
     w.keep(p);
-    w.issue_scores(s, w.v(), w.template d_o<Stage>());               // dP^T = V dO^T
-    w.issue_accumulate(w.dv(), p, w.template d_o_columns<Stage>());  // dV += P^T dO
+    w.issue_scores(s, w.v(), w.template d_o<Stage>());                         // dP^T = V dO^T
+    w.issue_accumulate(w.dv(), w.weights(), w.template d_o_columns<Stage>());  // dV += P^T dO
     w.template wait_products<0>();    // both are complete, P and dO were read
     w.template derivative<Stage>(s);  // dP becomes dS
     w.template release_d_o<Stage>();
@@ -35,6 +35,7 @@ struct Paired {
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
+    w.draw();
     const bool hides = w.hides();
     w.template wait_products<0>();  // both are complete, Q was read
     w.template release_q<Stage>();

@@ -20,6 +20,7 @@ struct Serial {
     auto& p = w.p();
     w.template wait_q<Stage>();                       // Q has arrived
     w.issue_scores(s, w.k(), w.template q<Stage>());  // S^T = K Q^T
+    w.draw();
     const bool hides = w.hides();
     w.template wait_products<0>();      // S is complete
     w.template exponentials<Stage>(s);  // S becomes P
@@ -27,9 +28,9 @@ struct Serial {
     w.convert_probabilities(p, s);
     w.template wait_d_o<Stage>();  // dO has arrived
     w.keep(p);
-    w.issue_scores(s, w.v(), w.template d_o<Stage>());               // dP^T = V dO^T
-    w.template wait_products<0>();                                   // dP is complete
-    w.issue_accumulate(w.dv(), p, w.template d_o_columns<Stage>());  // dV += P^T dO
+    w.issue_scores(s, w.v(), w.template d_o<Stage>());                         // dP^T = V dO^T
+    w.template wait_products<0>();                                             // dP is complete
+    w.issue_accumulate(w.dv(), w.weights(), w.template d_o_columns<Stage>());  // dV += P^T dO
     w.template wait_products<0>();    // dV is complete, P and dO were read
     w.template derivative<Stage>(s);  // dP becomes dS
     w.template release_d_o<Stage>();

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropout of a call: its probability, and the state that its random numbers follow from."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+STEPS = 256  # values of the byte that decides on a weight
+
+
+def kept_steps(dropout_p: float) -> int:
+    """Return how many of the STEPS values of a byte keep a weight: 1 - dropout_p, rounded. If there
+    is dropout, some values keep a weight and some drop it."""
+    if dropout_p == 0:
+        return STEPS
+    return min(max(round(STEPS * (1 - dropout_p)), 1), STEPS - 1)
+
+
+def draw_rng_state(device: torch.device) -> Tensor:
+    """Draw the state of a call, (seed, offset), from the generator of its device. Drawing it by an
+    operator of torch is what CUDA graphs, checkpoints and torch.compile know to repeat or not."""
+    return torch.randint((1 << 63) - 1, (2,), dtype=torch.int64, device=device)

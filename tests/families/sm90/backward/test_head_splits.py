@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import MEASURED_ARCH
+from flash_attention.families.sm90.backward.head_splits import head_splits
+from flash_attention.families.sm90.backward.heuristic import heuristic
+from flash_attention.families.sm90.backward.parts import MIB, all_work, split_work
+from tests.families.sm90.backward.test_heuristic import PROBLEM
+
+GQA: dict[str, Any] = {"batch": 1, "heads": 64, "heads_k": 8, "causal": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "splits"),
+    [
+        ({**GQA, "heads_k": 64, "seq_q": 1024, "seq_k": 1024}, 1),  # nothing to split
+        ({**GQA, "seq_q": 16384, "seq_k": 16384}, 1),  # enough tiles
+        ({**GQA, "batch": 8, "seq_q": 4096, "seq_k": 4096}, 1),
+        ({**GQA, "seq_q": 1024, "seq_k": 1024}, 4),  # 64 tiles for 132 multiprocessors
+        ({**GQA, "seq_q": 256, "seq_k": 256}, 8),
+        ({**GQA, "heads": 71, "heads_k": 1, "seq_q": 2048, "seq_k": 2048}, 32),
+        ({**GQA, "heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "batch": 2}, 2),
+        ({"heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "total_q": 12640,
+          "total_k": 12640, "causal": True}, 2),
+    ],
+)  # fmt: skip
+def test_few_long_tiles_are_split(change: dict[str, Any], splits: int) -> None:
+    problem = replace(PROBLEM, **change)
+    kernel = heuristic(problem, MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    assert head_splits(problem, kernel, all_work(problem), 132) == splits
+
+
+def test_the_parts_of_a_workspace_need_enough_tiles_each() -> None:
+    shape: dict[str, Any] = {
+        "batch": 1,
+        "heads": 8,
+        "heads_k": 1,
+        "seq_q": 8192,
+        "seq_k": 8192,
+        "causal": True,
+    }
+    problem = replace(PROBLEM, d_head=256, d_v=256, **shape)
+    kernel = heuristic(problem, MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    whole, parts = (split_work(problem, mib * MIB) for mib in (2048, 256))
+    assert head_splits(problem, kernel, whole, 132) <= head_splits(problem, kernel, parts, 132)
