@@ -49,6 +49,8 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   ptx::launch_dependents();
   __syncthreads();  // the barriers are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup > 0)
+    ptx::wait_for_grid();  // the kernel before has ended; the producer takes a tile first
   if (warpgroup == 0) {
     ptx::shrink_to<Config::kProducerRegisters>();
     run_copies<Config>(maps, args);

@@ -43,7 +43,7 @@ class Producer {
     post();
     prefetch_keys(maps_.k, tile, sequence);
     prefetch_keys(maps_.v, tile, sequence);
-    if (count_.tiles == 0) ptx::wait_for_grid();  // the kernel before has ended: statistics are there
+    if (count_.tiles == 0) ptx::wait_for_grid();  // the kernel before has stored the statistics
     bool has_keys = false;
     const int first = first_head(args_, tile.kv_head, tile.split);
     for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
