@@ -135,6 +135,18 @@ def test_an_emulated_backward_pass_drops_what_the_reference_drops(
     assert_right_gradients(call, emulated_backward(call, config, arch=arch).gradients)
 
 
+def test_heads_that_are_split_drop_what_the_reference_drops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = "flash_attention.families.sm90.backward.family"
+    monkeypatch.setattr(f"{family}.head_splits", lambda *_: 2)
+    asked = replace(CAUSAL, seq_q=70, seq_k=90, heads=3, heads_k=1, batch=2)
+    call = backward_of(asked.make())
+    plan = Plan(call, arch=ARCHES["sm_90"])
+    assert plan.recipe.arguments.head_splits == 2
+    assert_right_gradients(call, emulated_backward(call, plan.config, arch="sm_90").gradients)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_without_dropout_the_kernels_are_those_that_know_nothing_of_it(arch: str) -> None:
     with_it, without = CAUSAL.make(), replace(CAUSAL, dropout_p=0.0).make()

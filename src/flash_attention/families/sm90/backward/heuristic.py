@@ -81,7 +81,9 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         schedule=schedule,
         tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
         group_heads=_group_heads(problem, d_head, query_gradient),
-        k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP and d_head in K_IN_REGISTERS,
+        k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP
+        and d_head in K_IN_REGISTERS
+        and not problem.dropout_p,  # whose weights take their room
     )
 
 
