@@ -149,12 +149,12 @@ class HopperBackwardKernelConfig(KernelConfig):
         """The registers of a thread of each role after setmaxnreg."""
         if self.is_split:
             return {"score": 184, "gradient": 160}
-        producer = 32 if self.orders_dq or self.tile_order is TileOrder.DYNAMIC else 24
         if self.own_warpgroup:
             # ptxas needs 64 for 64 columns of dQ, 80 for 96, and 208 for products of 128 columns.
             key = 200 if self.pass_columns == 96 else 208
+            producer = 32 if self.orders_dq or self.tile_order is TileOrder.DYNAMIC else 24
             return {"producer": producer, "query": 512 - 2 * key - producer, "key": key}
-        return {"producer": producer, "key": 240}
+        return {"producer": 24, "key": 240}
 
     @property
     def register_facts(self) -> dict[str, int]:
