@@ -41,6 +41,7 @@ def test_plain_attention_binds_the_plain_variants() -> None:
         "Mask = fa::attn::mask::Full;",
         "Score = fa::attn::score::Plain;",
         "Lengths = fa::attn::lengths::Same;",
+        "Dropout = fa::attn::dropout::None;",
         "Sinks = fa::attn::sinks::None;",
     ]
 
@@ -53,6 +54,7 @@ def test_plain_attention_binds_the_plain_variants() -> None:
         (Features(softcap=True), "Score = fa::attn::score::Softcap;"),
         (Features(per_batch=True), "Lengths = fa::attn::lengths::PerBatch;"),
         (Features(sinks=True), "Sinks = fa::attn::sinks::PerHead;"),
+        (Features(dropout=True), "Dropout = fa::attn::dropout::Philox;"),
     ],
 )
 def test_each_feature_binds_its_variant_and_no_other(features: Features, line: str) -> None:
@@ -73,6 +75,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
             for config in orders:
                 yield Sm90Features(mask, on, on, sinks=on).bindings(config)
     yield Sm80Features(per_batch=True, page_keys=16).bindings()
+    yield Sm80Features(dropout=True).bindings()
     for page in (1, 16):
         pages = Sm90Features(per_batch=True, page_keys=page)
         yield pages.bindings(hopper)

@@ -83,6 +83,7 @@ def test_arguments_are_what_the_problem_and_the_strides_say() -> None:
         "d_qk": 64,
         "d_v": 40,
         "softmax_scale": 0.125,
+        "dropout_scale": 1.0,
     }
 
 
