@@ -123,7 +123,14 @@ MISTAKES = [
         Edit("sm80/forward.cuh", "v_lane_.at(16 * n, 2 * d)", "v_lane_.at(0, 2 * d)"),
         {"s", "p", "o"},
     ),
-    (OVERLAP, Edit("sm90/consumer.cuh", "if (stats_.grew) attn::rescale_rows(o, stats_);"), {"o"}),
+    (
+        OVERLAP,
+        Edit(
+            "sm90/consumer.cuh",
+            "if (!kSame<Block, attn::FirstMasked> && stats_.grew) attn::rescale_rows(o, stats_);",
+        ),
+        {"o"},
+    ),
     (OVERLAP, Edit("attn/rescale.cuh", "stats.sum[0][h] *= stats.shrink[0][h];"), SUMS),
     (
         OVERLAP,

@@ -126,7 +126,7 @@ MUTATIONS = [
     Mutation(
         "tiles of packed queries have no room for a last one that is not full",
         NUMBERS,
-        Edit("sm90/tile.cuh", " + static_cast<i64>(batch) * (kQueries - 1)"),
+        Edit("attn/sequence.cuh", " + static_cast<i64>(sequence) * (Rows - 1)"),
         PACKED,
     ),
     Mutation(
