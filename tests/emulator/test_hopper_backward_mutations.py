@@ -95,7 +95,7 @@ MUTATIONS = [
         Edit(PAIRED, "w.template wait_products<0>();"),
     ),
     Mutation("no fence before S", "wgmma-unfenced", Edit(PRODUCTS, WGMMA_FENCE)),
-    Mutation("no fence behind P", "wgmma-unfenced", Edit(PRODUCTS, WGMMA_FENCE, nth=1)),
+    Mutation("no fence behind P", "wgmma-unfenced", Edit(PRODUCTS, WGMMA_FENCE, nth=2)),
     Mutation("no fence before dQ", "wgmma-unfenced", Edit(DQ, WGMMA_FENCE)),
     Mutation(
         "no fence before dQ of stored dS",
