@@ -187,6 +187,7 @@ def test_heads_that_are_padded_drop_the_same() -> None:
         ({"dropout_p": 1.0}, r"dropout_p is 1\.0; allowed are numbers from 0\.0, for no dropout"),
         ({"dropout_p": -0.1}, r"dropout_p is -0\.1; allowed are"),
         ({"dropout_p": float("nan")}, "dropout_p is nan; allowed are"),
+        ({"dropout_p": torch.tensor([0.1, 0.2])}, "dropout_p is a Tensor; allowed are"),
         ({"dropout_p": "0.1"}, r"dropout_p is '0\.1'; allowed are"),
         ({"dropout_p": True}, "dropout_p is True; allowed are"),
         ({"rng_state": STATE}, r"rng_state is given, and dropout_p is 0\.0.*leave it out"),

@@ -115,7 +115,7 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if call.dropout_p:
+    if type(call.dropout_p) is not float or call.dropout_p:
         call = _with_rng_state(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
@@ -129,11 +129,14 @@ def attention(
 
 
 def _with_rng_state(call: Call) -> Call:
-    """Return a call with dropout that has a state of its random numbers, its own or a new one."""
+    """Return a call that has a state of its random numbers, its own or a new one, if it has
+    dropout."""
     if call.rng_state is not None or not isinstance(call.q, Tensor):
         return call
     if not torch.compiler.is_compiling():  # which does not follow the check
         check_dropout_p(call.dropout_p)
+    if not call.dropout_p:
+        return call
     return call._replace(rng_state=draw_rng_state(call.q.device))
 
 
@@ -195,6 +198,6 @@ def read_arguments(
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
     call = call_of(function, q, k, v, out, own)
-    if call.dropout_p:
+    if type(call.dropout_p) is not float or call.dropout_p:
         call = _with_rng_state(call)
     return call, config, bool(validate), backward

@@ -33,7 +33,7 @@ def test_few_long_tiles_are_split(change: dict[str, Any], splits: int) -> None:
     problem = replace(PROBLEM, **change)
     kernel = heuristic(problem, MEASURED_ARCH)
     assert not isinstance(kernel, str)
-    assert head_splits(problem, kernel, all_work(problem), 132) == splits
+    assert head_splits(problem, kernel, all_work(problem), 132, 2048 * MIB) == splits
 
 
 def test_the_parts_of_a_workspace_need_enough_tiles_each() -> None:
@@ -49,4 +49,15 @@ def test_the_parts_of_a_workspace_need_enough_tiles_each() -> None:
     kernel = heuristic(problem, MEASURED_ARCH)
     assert not isinstance(kernel, str)
     whole, parts = (split_work(problem, mib * MIB) for mib in (2048, 256))
-    assert head_splits(problem, kernel, whole, 132) <= head_splits(problem, kernel, parts, 132)
+    assert head_splits(problem, kernel, whole, 132, whole.workspace_bytes) <= head_splits(
+        problem, kernel, parts, 132, whole.workspace_bytes
+    )
+
+
+def test_sums_stay_within_the_workspace() -> None:
+    problem = replace(PROBLEM, **{**GQA, "seq_q": 1024, "seq_k": 1024})
+    kernel = heuristic(problem, MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    of_a_split = 2 * 4 * 8 * 1024 * 128  # dK and dV in float32, heads of k, keys, columns
+    found = [head_splits(problem, kernel, all_work(problem), 132, n * of_a_split) for n in range(5)]
+    assert found == [1, 1, 2, 2, 4]

@@ -39,7 +39,7 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
 from flash_attention.families.sm90.backward.head_splits import head_splits
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
-from flash_attention.families.sm90.backward.parts import Part, all_work, split_work
+from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
 from flash_attention.families.sm90.backward.queries import query_step
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
 from flash_attention.families.sm90.backward.space import (
@@ -109,7 +109,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             return Recipe(resolve(problem.features), (prepare_step(problem, target),), arguments)
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
-        arguments.head_splits = splits = head_splits(problem, config, work, setting.num_sms)
+        arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         features = replace(resolve(problem.features), splits_heads=splits > 1)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
@@ -180,7 +180,7 @@ def _resizing(
         if chosen and not chooses(config, other):
             return None
         work = all_work(other)
-        if head_splits(other, config, work, setting.num_sms) != splits:
+        if _head_splits(config, other, work, setting) != splits:
             return None
         (part,) = work.parts
         columns = config.d_head if other.wanted.dq else 0
@@ -197,6 +197,12 @@ def _resizing(
         )
 
     return resize
+
+
+def _head_splits(
+    config: HopperBackwardKernelConfig, problem: BackwardProblem, work: Parts, setting: Setting
+) -> int:
+    return head_splits(problem, config, work, setting.num_sms, setting.workspace_bytes)
 
 
 def _num_tiles(config: HopperBackwardKernelConfig, part: Part, splits: int) -> int:

@@ -8,34 +8,48 @@ the splits of dK and dV up.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from flash_attention.call.backward_call import BackwardProblem
-from flash_attention.families.backward_args import key_rows
+from flash_attention.families.backward_steps import split_scratch
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.parts import Part, Parts
 
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
 SUM_BYTES_PER_US = 3e6  # of splits that are stored and read again
-SUM_BYTES = 2 * 2 * 4  # of a column of dK and dV, stored and read
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
 LAUNCH_US = 3.0  # of the kernel that adds the splits up
 
 
 def head_splits(
-    problem: BackwardProblem, config: HopperBackwardKernelConfig, work: Parts, num_sms: int
+    problem: BackwardProblem,
+    config: HopperBackwardKernelConfig,
+    work: Parts,
+    num_sms: int,
+    most_bytes: int,
 ) -> int:
     """Return the number of splits that is expected to take the least time: a power of two, or one
-    for each head."""
+    for each head, whose sums take at most so many bytes."""
     group = problem.heads_per_kv
-    choices = [*(1 << i for i in range((group - 1).bit_length())), group]
-    if len(choices) == 1:
+    choices = [1 << i for i in range(1, (group - 1).bit_length())]
+    choices = [
+        splits
+        for splits in (*choices, group)
+        if sum(split_scratch(problem, config.d_head, splits).values()) <= most_bytes
+    ]
+    if group == 1 or not choices:
         return 1
-    return min(choices, key=lambda splits: _expected_us(problem, config, work, num_sms, splits))
+    alike = Counter(replace(part, part_head=0) for part in work.parts)
+    return min(
+        (1, *choices), key=lambda splits: _expected_us(problem, config, alike, num_sms, splits)
+    )
 
 
 def _expected_us(
     problem: BackwardProblem,
     config: HopperBackwardKernelConfig,
-    work: Parts,
+    parts: Counter[Part],
     num_sms: int,
     splits: int,
 ) -> float:
@@ -43,19 +57,18 @@ def _expected_us(
     multiprocessors are idle at the end for half of a short tile on average."""
     heads = -(-problem.heads_per_kv // splits)
     blocks = 0.0
-    for part in work.parts:
+    for part, count in parts.items():
         longest, shortest = _query_blocks(problem, config, part)
         tiles = part.part_heads * _key_blocks(problem, config, part)
         even = problem.heads_per_kv * tiles * (longest + shortest) / 2 / num_sms
         even += heads * shortest / 2
-        blocks += (even**UNEVEN + (heads * _longest(problem, config, longest)) ** UNEVEN) ** (
-            1 / UNEVEN
-        )
+        longest = heads * _longest(problem, config, longest)
+        blocks += count * (even**UNEVEN + longest**UNEVEN) ** (1 / UNEVEN)
     main = blocks * 10 * config.B_r * config.B_c * config.d_head / SM_FLOP_PER_US
     if splits == 1:
         return main
-    columns = splits * problem.heads_k * key_rows(problem) * config.d_head
-    return main + LAUNCH_US + columns * SUM_BYTES / SUM_BYTES_PER_US
+    stored = sum(split_scratch(problem, config.d_head, splits).values())
+    return main + LAUNCH_US + 2 * stored / SUM_BYTES_PER_US
 
 
 def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part) -> float:
@@ -63,7 +76,8 @@ def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, pa
     they are taken to be as long as each other."""
     if problem.total_k is None:
         return -(-part.part_keys // config.B_c)
-    return max(1.0, problem.total_k / problem.batch / config.B_c)
+    share = part.part_keys / max(1, problem.seq_k)
+    return max(1.0, share * problem.total_k / problem.batch / config.B_c)
 
 
 def _query_blocks(

@@ -18,7 +18,10 @@ __device__ void split(const TensorMaps& maps, const BackwardKernelArgs& args, co
   Tile tile;
   typename Config::TileOrder::template Walk<Config>(args).next(tile);
   const attn::Sequence sequence = Config::Lengths::sequence(args, tile.batch);
-  if (tile.key_first >= sequence.k_len) return;  // other sequences are longer
+  if (tile.key_first >= sequence.k_len) {  // other sequences are longer
+    ptx::wait_for_grid();  // who waits for this kernel waits for those before it, too
+    return;
+  }
   if (threadIdx.x == 0) {
     check_smem_start(smem);
     Smem::init_barriers();
