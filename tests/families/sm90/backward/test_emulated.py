@@ -171,7 +171,7 @@ def test_parts_of_the_heads_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
     case = Case(512, 500, batch=2, heads=(2, 1), d=(64, 64), deterministic=True)
     plan = checked(case, config(**STORED), "lockstep")
-    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1, None]
+    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1]
     assert plan.recipe.scratch["ds"] == 1 << 20
     assert "dq_sum" not in plan.recipe.scratch
 
@@ -182,7 +182,7 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
     case = Case(1024, 300, heads=(2, 1), d=(64, 64), window=(500, 50), deterministic=True)
     plan = checked(case, config(**SPLIT), "random")
     keys = [step.values.get("part_key") for step in plan.recipe.steps]
-    assert keys == [None, 0, 0, 256, 256, None, None]
+    assert keys == [None, 0, 0, 256, 256, None]
     assert "dq_sum" in plan.recipe.scratch
 
 
