@@ -66,7 +66,8 @@ VARIABLES = {
         "tables as `validate=True` of `attention` does, and wait for the GPU."
     ),
     "FLASH_ATTENTION_WORKSPACE_MIB": (
-        "How many MiB the parts of a backward pass may share; 2048 if it is not set."
+        "How many MiB the parts of a backward pass may share, and the sums of split heads may take;"
+        " 2048 if it is not set."
     ),
 }
 

@@ -77,39 +77,32 @@ def _capability(target: str) -> int:
 
 def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
     """Return the kernel that converts dq_sum to dq. `order` is the type of its SumOrder."""
-    early = _capability(target) >= EARLY_LAUNCHES
-    unit = _unit(
-        "convert",
-        f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
-        target,
-        _of_sums(problem, target, sum_columns, order),
-    )
-    return Step(unit, Geometry(row_blocks(problem), THREADS), starts_early=early)
+    return _sums_step("convert", row_blocks(problem), problem, target, sum_columns, order)
 
 
 def add_splits_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
     """Return the kernel that adds the splits of dk and dv up."""
+    return _sums_step("add_splits", key_blocks(problem), problem, target, sum_columns, order)
+
+
+def _sums_step(
+    kernel: str, grid: Grid, problem: BackwardProblem, target: str, sum_columns: int, order: str
+) -> Step:
+    """Return a kernel that reads sums after the main kernel."""
+    early = _capability(target) >= EARLY_LAUNCHES
     unit = _unit(
-        "add_splits",
+        kernel,
         f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
         target,
-        _of_sums(problem, target, sum_columns, order),
+        (
+            dtype_binding(_dtype(problem)),
+            _lengths(problem),
+            Number("sum_columns", sum_columns),
+            Variant("SumOrder", "backward/sum_order", order),
+            Number("starts_early", int(early)),
+        ),
     )
-    early = _capability(target) >= EARLY_LAUNCHES
-    return Step(unit, Geometry(key_blocks(problem), THREADS), starts_early=early)
-
-
-def _of_sums(
-    problem: BackwardProblem, target: str, sum_columns: int, order: str
-) -> tuple[Binding, ...]:
-    """Return what a kernel that reads sums is compiled for."""
-    return (
-        dtype_binding(_dtype(problem)),
-        _lengths(problem),
-        Number("sum_columns", sum_columns),
-        Variant("SumOrder", "backward/sum_order", order),
-        Number("starts_early", int(_capability(target) >= EARLY_LAUNCHES)),
-    )
+    return Step(unit, Geometry(grid, THREADS), starts_early=early)
 
 
 def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:

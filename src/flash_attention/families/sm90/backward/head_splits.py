@@ -32,14 +32,13 @@ def head_splits(
     """Return the number of splits that is expected to take the least time: a power of two, or one
     for each head, whose sums take at most so many bytes."""
     group = problem.heads_per_kv
-    choices = [1 << i for i in range(1, (group - 1).bit_length())]
+    if group == 1:
+        return 1
     choices = [
         splits
-        for splits in (*choices, group)
+        for splits in (*(1 << i for i in range(1, (group - 1).bit_length())), group)
         if sum(split_scratch(problem, config.d_head, splits).values()) <= most_bytes
     ]
-    if group == 1 or not choices:
-        return 1
     alike = Counter(replace(part, part_head=0) for part in work.parts)
     return min(
         (1, *choices), key=lambda splits: _expected_us(problem, config, alike, num_sms, splits)

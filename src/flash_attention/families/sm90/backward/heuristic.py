@@ -25,11 +25,11 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}
-# by d_head: of Q, with dO and the sums of dQ
+ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
+"""The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
 ENOUGH_TILES = 264  # twice the multiprocessors of an H200
-MOST_HEADS = 64
+MOST_HEADS = 64  # side by side, so that few kernels serve all lengths
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
 
@@ -98,7 +98,7 @@ def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> boo
 def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     """Return how dQ is computed. Tiles that take turns need no sums to clear and convert, but wait
     for each other: most where sequences or tiles differ in length, and at d_head 128. A warpgroup
-    for dQ leaves the others no registers for the slopes of softcap at d_head 128."""
+    for dQ leaves the others no registers for the slopes of softcap at d_head 96 and 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
@@ -112,7 +112,7 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
 def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGradient) -> int:
     """Return how many heads of k run side by side."""
     if query_gradient is QueryGradient.ORDERED:
-        return heads_in_order(problem, d_head)
+        return _heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
         return _heads_of_enough_tiles(problem)
     return GROUP_HEADS
@@ -128,7 +128,7 @@ def _heads_of_enough_tiles(problem: BackwardProblem) -> int:
     return heads
 
 
-def heads_in_order(problem: BackwardProblem, d_head: int) -> int:
+def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side if tiles take turns. The more heads, the fewer
     tiles wait for each other. The fewer, the more of their rows stay in L2. Short tiles, which an
     uneven mask leads to, need more heads."""
