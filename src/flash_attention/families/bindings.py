@@ -21,6 +21,7 @@ def score_bindings(features: Features, lengths: str | None = None) -> tuple[Bind
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
         Variant("Lengths", "attn/lengths", lengths),
         Variant("Dropout", "attn/dropout", "Philox" if features.dropout else "None"),
+        Variant("Function", "attn/user_function", "None"),
     )
 
 

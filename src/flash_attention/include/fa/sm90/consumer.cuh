@@ -3,6 +3,7 @@
 // Config::Schedule calls them in order.
 #pragma once
 #include <fa/attn/mask.cuh>
+#include <fa/attn/user_function.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/shape.cuh>
@@ -27,7 +28,8 @@ class Consumer : public Products<Config_> {
   using Exponential = typename Config::Exponential;
   using Mask = typename Config::Mask;
   using Rows = typename Config::Rows;
-  using Range = attn::KeyRange<Mask, Config::kBC>;
+  using Function = typename Config::Function;
+  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
 
   __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
                       const ForwardKernelArgs& args, int warpgroup)
@@ -38,7 +40,7 @@ class Consumer : public Products<Config_> {
         ping_pong_(warpgroup),
         mask_(args),
         dropout_(args),
-        factor_{Exponential::factor(Config::Score::scale(args))},
+        factor_{Exponential::factor(attn::score_scale<Config>(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
         k_operand_(smem.k(0).row_operand()),
         v_operand_(smem.v(0).column_operand()) {}
@@ -59,7 +61,7 @@ class Consumer : public Products<Config_> {
 
   __device__ bool has_block() const { return uniform(block_ >= first_block_); }
   __device__ bool near_end() const {
-    return uniform(block_ >= first_block_ && range_.near_end(block_));
+    return uniform(block_ >= first_block_ && (hides_everywhere() || range_.near_end(block_)));
   }
   __device__ bool open() const {
     return uniform(block_ >= first_block_ && !range_.near_start(block_));
@@ -67,9 +69,12 @@ class Consumer : public Products<Config_> {
   __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
   template <int Keys>
   __device__ bool first_block_within() const {
-    return uniform(block_ >= first_block_ && range_.end_last - block_ * Config::kBC <= Keys);
+    return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
   }
-  __device__ void next_block() { --block_; }
+  __device__ void next_block() {
+    --block_;
+    look_up();
+  }
 
   // ping-pong
 
@@ -105,16 +110,18 @@ class Consumer : public Products<Config_> {
 
   template <int Keys>  // which weights of the block are dropped, while S is being computed
   __device__ void draw(Weights<Keys>& p) const {
-    dropout_.draw(p.dropped, warp_row(), block_ * Config::kBC, args_);
+    dropout_.draw(p.dropped, warp_row(), key(), args_);
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
     constexpr bool kFirst = kSame<Block, attn::FirstMasked>;
     if (!kFirst && has_no_query()) return;
-    Config::Score::change(s, descale_.scaled(args_));
-    if (kFirst || (Block::kHidden && uniform(range_.hides(block_))))
-      attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+    change(s);
+    if (kFirst || (Block::kHidden && (hides_everywhere() || uniform(range_.hides(block_))))) {
+      attn::hide<Rows>(s, mask_, warp_row(), key(), sequence_);
+      Function::template hide<attn::RowsOf::kQueries, Rows>(s, -attn::kInfinity, args_, place());
+    }
   }
   // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
   // computed again, from K.
@@ -162,8 +169,28 @@ class Consumer : public Products<Config_> {
   __device__ void scores_again(Scores<Config::kBC>& s) const {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
-      Config::Score::change(s, descale_.scaled(args_));
+      change(s);
     }
+  }
+  template <class Scores>
+  __device__ void change(Scores& s) const {
+    Config::Score::change(s, descale_.scaled(args_));
+    Function::template change<attn::RowsOf::kQueries, Rows>(
+        s, Config::Score::scale(descale_.scaled(args_)), args_, place());
+  }
+  // A mask without lists may hide keys of every block.
+  static __device__ constexpr bool hides_everywhere() {
+    return Function::kMasks && !Function::kListed;
+  }
+  // Of the scores of a warp.
+  __device__ attn::Place place() const {
+    return {tile_.batch, tile_.head, warp_row(), key(), Function::ahead(args_, sequence_)};
+  }
+
+  // The first key of the block. The entry of a list is read while the products before it run.
+  __device__ int key() const { return Function::kListed ? listed_key_ : block_ * Config::kBC; }
+  __device__ void look_up() {
+    if (Function::kListed && has_block()) listed_key_ = range_.key_block(block_) * Config::kBC;
   }
 
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
@@ -175,8 +202,8 @@ class Consumer : public Products<Config_> {
   // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
     const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
-    range_ =
-        Range(mask_, Rows::position(tile_row()), Shape<Config>::kRows / Rows::kGroup, sequence_);
+    range_ = key_range<Config>(tile_, Rows::position(tile_row()),
+                               Shape<Config>::kRows / Rows::kGroup, sequence_, args_);
     auto [first, end] = blocks_of<Config>(range_, tile_, args_);
     first_block_ = first;
     if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
@@ -184,7 +211,7 @@ class Consumer : public Products<Config_> {
     unseen_after_ = first_block_ - whole_first;
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
-    if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
+    if (Config::Descale::kPerTile || Function::kScores) factor_ = {Exponential::factor(scale())};
     has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
     if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
@@ -194,11 +221,14 @@ class Consumer : public Products<Config_> {
     tile_parity_ ^= 1;
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     block_ = end - 1;
-    tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
+    look_up();
+    tail_keys_ = whole_end > whole_first
+                     ? sequence_.k_len - range_.key_block(whole_end - 1) * Config::kBC
+                     : 0;
     pass_blocks(whole_end - end);
   }
 
-  __device__ float scale() const { return Config::Score::scale(descale_.scaled(args_)); }
+  __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
 
   __device__ void pass_blocks(int count) {
     pass_unseen<Config, kSkipsEmpty>(count, [this] {
@@ -239,6 +269,7 @@ class Consumer : public Products<Config_> {
   attn::Sequence sequence_;
   Range range_;
   int block_, first_block_, unseen_after_;
+  int listed_key_;
   int tail_keys_;  // keys of the first block visited, until V beyond them is cleared
   Scores<Config::kBC> s_;
   Weights<Config::kBC> p_;

@@ -13,8 +13,10 @@ namespace fa::sm90 {
 // Fails to compile at the first slot whose variant does not satisfy its concept: of every kernel.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
+  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
   static_assert(attn::check_slots<Config>());
+  static_assert(attn::FunctionSlot<typename Config::Function>,
+                "Function: kScores, kMasks, kSlopes, kListed");
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
   static_assert(SplitsSlot<typename Config::Splits, Range>,

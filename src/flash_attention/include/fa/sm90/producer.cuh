@@ -111,14 +111,17 @@ class Producer : public LeadingProducer<Config, Memory> {
   // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
-    const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
-    int block = end - 1;
+    const auto range = key_range<Config>(tile, sequence_, args_);
+    const auto [first, end] = blocks_of<Config>(range, tile, args_);
+    int place = end - 1;
+    int block = place >= first ? range.key_block(place) : 0;
     kv_head_ = kv_head<Config>(tile, args_);
-    if (block >= first) load_k(tile, block);
+    if (place >= first) load_k(tile, block);
     this->load_q(tile, leads());
-    if (block >= first) load_v(tile, block);
+    if (place >= first) load_v(tile, block);
     meanwhile();
-    while (--block >= first) {
+    while (--place >= first) {
+      block = range.key_block(place);
       load_k(tile, block);
       load_v(tile, block);
     }

@@ -3,7 +3,9 @@
 // range of its keys that a CTA visits, with split-KV. A tile order yields the tiles of a CTA one after
 // the other. The slot Splits says which key blocks of a tile a CTA visits.
 #pragma once
+#include <fa/attn/block_list.cuh>
 #include <fa/attn/mask.cuh>
+#include <fa/attn/user_function.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/shape.cuh>
@@ -144,18 +146,33 @@ __device__ VisitedBlocks blocks_of(const Range& range, const Tile& tile,
   }
 }
 
+// The key blocks that `count` queries from `first` on see, of a tile; or those of the tile's list.
 template <class Config>
-__device__ auto key_range(int q_block, const attn::Sequence& sequence,
+__device__ auto key_range(const Tile& tile, int first, int count, const attn::Sequence& sequence,
                           const ForwardKernelArgs& args) {
-  return attn::KeyRange<typename Config::Mask, Config::kBC>(
-      typename Config::Mask(args), Config::Rows::position(q_block * Shape<Config>::kBR),
-      Shape<Config>::kBR / Config::Rows::kGroup, sequence);
+  if constexpr (Config::Function::kListed) {
+    const auto& own = Config::Function::of(args);
+    int block = tile.batch % own.list_batches * num_q_blocks<Config>(args) + tile.q_block;
+    if constexpr (Config::Lengths::kPackedQueries)
+      block = packed_tiles<Config>(args).first(tile.batch) + tile.q_block;
+    return attn::ListedKeys{attn::list_of(own, block, tile.head)};
+  } else {
+    return attn::KeyRange<typename Config::Mask, Config::kBC>(typename Config::Mask(args), first,
+                                                              count, sequence);
+  }
+}
+
+template <class Config>
+__device__ auto key_range(const Tile& tile, const attn::Sequence& sequence,
+                          const ForwardKernelArgs& args) {
+  return key_range<Config>(tile, Config::Rows::position(tile.q_block * Shape<Config>::kBR),
+                           Shape<Config>::kBR / Config::Rows::kGroup, sequence, args);
 }
 
 template <class Config>
 __device__ VisitedBlocks visited_blocks(const Tile& tile, const attn::Sequence& sequence,
                                         const ForwardKernelArgs& args) {
-  return blocks_of<Config>(key_range<Config>(tile.q_block, sequence, args), tile, args);
+  return blocks_of<Config>(key_range<Config>(tile, sequence, args), tile, args);
 }
 
 }  // namespace fa::sm90

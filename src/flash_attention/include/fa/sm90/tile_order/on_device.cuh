@@ -99,8 +99,7 @@ struct OnDevice {
     };
 
     __device__ Piece piece(const Border& border, int first, int end, int q_block) const {
-      const auto range =
-          key_range<Config>(q_block, Config::Lengths::sequence(args_, batch_), args_);
+      const auto range = range_of(q_block, Config::Lengths::sequence(args_, batch_));
       const int first_block = range.first_block() - border.tile_start;
       Piece piece = {first_block + first, first_block + end, border.tile_start / share_,
                      (border.tile_end - 1) / share_ + 1};
@@ -109,13 +108,18 @@ struct OnDevice {
       return piece;
     }
 
+    __device__ auto range_of(int q_block, const attn::Sequence& sequence) const {
+      static_assert(!Config::Function::kListed);
+      return key_range<Config>({q_block, 0, batch_, 0}, sequence, args_);
+    }
+
     // Every tile of a sequence counts as many blocks, at least as many as its rows see, and one if these see
     // none, so that somebody stores them.
     __device__ void enter(int batch) {
       batch_ = batch;
       const attn::Sequence sequence = Config::Lengths::sequence(args_, batch);
       q_blocks_ = (max(sequence.q_len, 0) + kQueries - 1) / kQueries;
-      const auto last = key_range<Config>(q_blocks_ - 1, sequence, args_);
+      const auto last = range_of(q_blocks_ - 1, sequence);
       const int keys = typename Config::Mask(args_).most_keys(kQueries, sequence);
       blocks_ = q_blocks_ == 1 ? last.end_block() - last.first_block()
                                : min(last.end_block(), (keys + 2 * Config::kBC - 2) / Config::kBC);
