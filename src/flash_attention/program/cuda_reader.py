@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program in CUDA C++: a struct whose functions compute what needs the head, the query, the key,
+and both. An expression in one piece would be computed ahead in one piece, and spill registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from flash_attention.program.derivative import Derivative, differentiate
+from flash_attention.program.expressions import FAST_TANH, LIBRARY, is_leaf, leaf, operation, read
+from flash_attention.program.layout import ELEMENTS, struct_text
+from flash_attention.program.nodes import BATCH, HEAD, KEY, QUERY, SCORE, Program, needed
+
+HEADER = "fa/attn/function.cuh"  # what the text needs to be included before it
+
+
+class Level(IntEnum):
+    """What a value can be computed from."""
+
+    HEAD = 0  # batch and head
+    QUERY = 1
+    KEY = 2
+    ELEMENT = 3  # a query and a key, or the score
+
+
+_STRUCTS = {Level.HEAD: "OfHead", Level.QUERY: "OfQuery", Level.KEY: "OfKey"}
+_PARAMETERS = {
+    Level.HEAD: "const Args& args, int batch, int head",
+    Level.QUERY: "const Args& args, const OfHead& at_head, int batch, int head, int query",
+    Level.KEY: "const Args& args, const OfHead& at_head, int batch, int head, int key",
+}
+_AT = "const Args& args, const OfHead& at_head, const OfQuery& at_query, const OfKey& at_key"
+_COORDINATES = "int batch, int head, int query, int key"
+_QUALIFIERS = "static __device__ __forceinline__"
+
+
+def cuda_text(program: Program, name: str = "Function") -> str:
+    """The struct of a program. It needs HEADER. `slope` is the derivative of `score` by the score;
+    `gradients` gives `sink` the derivatives by elements of captured tensors: it calls
+    `sink.template add<slot>(derivative, indices...)`. Indices are within bounds.
+
+    The hyperbolic tangent in scores is good to 2^-11, as softcap's; all else to a few roundings.
+    """
+    return _Printer(differentiate(program)).struct(name)
+
+
+class _Member(NamedTuple):
+    """A field of OfHead, OfQuery or OfKey."""
+
+    type: str
+    roots: tuple[int, ...]  # nodes that it is made of
+    make: Callable[[_Function], str]
+
+
+class _Function:
+    """A function while it is printed."""
+
+    def __init__(self, printer: _Printer, level: Level) -> None:
+        self.printer = printer
+        self.level = level
+        self.lines: list[str] = []
+
+    def print(self, roots: Iterable[int]) -> None:
+        """Print the nodes that belong to this function and that the roots need."""
+        nodes = self.printer.nodes
+        for index in sorted(needed(nodes, roots)):
+            if not is_leaf(nodes[index]) and self.printer.level(index) == self.level:
+                expression = self.printer.expression(self, index)
+                self.lines.append(f"const {nodes[index].type} n{index} = {expression};")
+
+    def value(self, index: int) -> str:
+        """The text of a node in this function."""
+        node = self.printer.nodes[index]
+        if is_leaf(node):
+            return leaf(node)
+        level = self.printer.level(index)
+        if level == self.level:
+            return f"n{index}"
+        return self.member(
+            level, f"n{index}", _Member(node.type, (index,), lambda f: f.value(index))
+        )
+
+    def member(self, level: Level, name: str, member: _Member) -> str:
+        """The text of what another function computes."""
+        self.printer.members[level].setdefault(name, member)
+        return f"at_{level.name.lower()}.{name}"
+
+
+class _Printer:
+    def __init__(self, derivative: Derivative) -> None:
+        self.program = derivative.program
+        self.derivative = derivative
+        self.nodes = derivative.program.nodes
+        self.members: dict[Level, dict[str, _Member]] = {level: {} for level in _STRUCTS}
+        self._exact = needed(self.nodes, [self.program.mask])
+
+    def level(self, index: int) -> Level:
+        """Which function computes a node."""
+        bits = self.program.depends[index]
+        if bits & SCORE or (bits & QUERY and bits & KEY):
+            return Level.ELEMENT
+        return Level.QUERY if bits & QUERY else Level.KEY if bits & KEY else Level.HEAD
+
+    def expression(self, function: _Function, index: int) -> str:
+        """A node in terms of its inputs."""
+        node = self.nodes[index]
+        if node.op == "load":
+            dtype = self.program.tensors[int(node.detail or 0)].dtype
+            return read(dtype, self._address(function, index))
+        if index not in self._exact and function.level != Level.HEAD:
+            if node.op == "tanh":
+                return FAST_TANH.format(function.value(node.inputs[0]))
+            if node.op == "div":
+                return self._quotient(function, *node.inputs)
+        return operation(node, [function.value(each) for each in node.inputs])
+
+    def _quotient(self, function: _Function, left: int, right: int) -> str:
+        """A quotient of scores, where its last bit does not count."""
+        level = self.level(right)
+        if level == function.level:
+            return f"fa::ptx::divide({function.value(left)}, {function.value(right)})"
+        inverse = _Member("float", (right,), lambda f: f"__frcp_rn({f.value(right)})")
+        return f"({function.value(left)} * {function.member(level, f'inverse{right}', inverse)})"
+
+    def _address(self, function: _Function, index: int) -> str:
+        """Where an element lies. What its head, its query and its key add to the address is added
+        by the functions of these."""
+        node = self.nodes[index]
+        slot = int(node.detail or 0)
+        pointer = f"const {ELEMENTS[self.program.tensors[slot].dtype]}*"
+        at = {
+            level: [d for d, i in enumerate(node.inputs) if self.level(i) == level]
+            for level in Level
+        }
+
+        def terms(f: _Function, level: Level) -> str:
+            return "".join(f" + {self._offset(f, slot, d, node.inputs[d])}" for d in at[level])
+
+        def roots(level: Level) -> tuple[int, ...]:
+            return tuple(node.inputs[d] for d in at[level])
+
+        def of_head(f: _Function) -> str:
+            if not at[Level.HEAD] or f.level == Level.HEAD:
+                return f"args.tensor{slot}{terms(f, Level.HEAD)}"
+            member = _Member(pointer, roots(Level.HEAD), of_head)
+            return f.member(Level.HEAD, f"plane{index}", member)
+
+        def of_query(f: _Function) -> str:
+            if not at[Level.QUERY] or f.level == Level.QUERY:
+                return f"{of_head(f)}{terms(f, Level.QUERY)}"
+            return f.member(
+                Level.QUERY, f"row{index}", _Member(pointer, roots(Level.QUERY), of_query)
+            )
+
+        def of_key(f: _Function) -> str:
+            if not at[Level.KEY] or f.level == Level.KEY:
+                return terms(f, Level.KEY)
+            member = _Member("long long", roots(Level.KEY), lambda f: f"0{of_key(f)}")
+            return f" + {f.member(Level.KEY, f'column{index}', member)}"
+
+        return f"{of_query(function)}{of_key(function)}{terms(function, Level.ELEMENT)}"
+
+    def _offset(self, function: _Function, slot: int, dimension: int, index: int) -> str:
+        size, stride = f"args.size{slot}[{dimension}]", f"args.stride{slot}[{dimension}]"
+        return f"{LIBRARY}offset({function.value(index)}, {size}, {stride})"
+
+    def struct(self, name: str) -> str:
+        """The whole text. What is computed first is printed last, when it is known what is used."""
+        elements = [
+            self._result("bool", "mask", self.program.mask, "true"),
+            self._result("float", "score", self.program.score, "score"),
+            self._result("float", "slope", self.derivative.slope, "1.f"),
+            self._gradients(),
+        ]
+        parts = [self._part(level) for level in (Level.QUERY, Level.KEY, Level.HEAD)]
+        structs = [self._fields(level) for level in _STRUCTS]
+        body = [
+            *self._constants(),
+            struct_text(self.program),
+            *structs,
+            *reversed(parts),
+            *elements,
+        ]
+        text = "\n".join(line for part in body for line in part.splitlines())
+        return f"struct {name} {{\n{text}\n}};\n"
+
+    def _constants(self) -> list[str]:
+        slope = self.nodes[self.derivative.slope]
+        depends = self.program.mask_depends
+        values = {
+            "kHasMask": self.program.mask is not None,
+            "kHasScore": self.program.score is not None,
+            "kMaskUsesHead": bool(depends & HEAD),
+            "kMaskUsesBatch": bool(depends & BATCH),
+            "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
+            "kSlopeUsesScore": bool(self.program.depends[self.derivative.slope] & SCORE),
+        }
+        return [f"static constexpr bool {n} = {str(v).lower()};" for n, v in values.items()]
+
+    def _result(self, type_: str, name: str, result: int | None, default: str) -> str:
+        function = _Function(self, Level.ELEMENT)
+        function.print([] if result is None else [result])
+        value = default if result is None else function.value(result)
+        score = "" if name == "mask" else "float score, "
+        head = f"{_QUALIFIERS} {type_} {name}({_AT}, {score}{_COORDINATES}) {{"
+        return "\n".join([head, *function.lines, f"return {value};", "}"])
+
+    def _gradients(self) -> str:
+        function = _Function(self, Level.ELEMENT)
+        loads = self.derivative.loads
+        function.print([root for load in loads for root in (load.value, *load.indices)])
+        for slot, indices, value in loads:
+            places = [
+                f", {LIBRARY}within({function.value(each)}, args.size{slot}[{dimension}])"
+                for dimension, each in enumerate(indices)
+            ]
+            function.lines.append(
+                f"sink.template add<{slot}>({function.value(value)}{''.join(places)});"
+            )
+        head = f"{_QUALIFIERS} void gradients({_AT}, float score, {_COORDINATES}, Sink& sink) {{"
+        return "\n".join(["template <class Sink>", head, *function.lines, "}"])
+
+    def _part(self, level: Level) -> str:
+        function = _Function(self, level)
+        members = self.members[level]
+        function.print([root for member in members.values() for root in member.roots])
+        values = [member.make(function) for member in members.values()]
+        name = f"of_{level.name.lower()}"
+        head = f"{_QUALIFIERS} {_STRUCTS[level]} {name}({_PARAMETERS[level]}) {{"
+        return "\n".join([head, *function.lines, f"return {{{', '.join(values)}}};", "}"])
+
+    def _fields(self, level: Level) -> str:
+        fields = " ".join(f"{member.type} {name};" for name, member in self.members[level].items())
+        return f"struct {_STRUCTS[level]} {{ {fields} }};"

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that a mask and a score function become: typed nodes, each with the earlier nodes
+that it reads. Its text is all that a kernel is compiled from, and names no value of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+import torch
+
+Type = Literal["bool", "int", "float"]
+BOOL: Final = "bool"
+INT: Final = "int"
+FLOAT: Final = "float"
+RANK: Final[dict[Type, int]] = {BOOL: 0, INT: 1, FLOAT: 2}
+
+BATCH, HEAD, QUERY, KEY, SCORE = 1, 2, 4, 8, 16  # what a node depends on, as bits
+LEAVES: Final[dict[str, tuple[Type, int]]] = {
+    "score": (FLOAT, SCORE),
+    "batch": (INT, BATCH),
+    "head": (INT, HEAD),
+    "query": (INT, QUERY),
+    "key": (INT, KEY),
+}
+
+DTYPES: Final[dict[torch.dtype, Type]] = {
+    torch.bool: BOOL,
+    **dict.fromkeys((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), INT),
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32, torch.float64), FLOAT),
+}
+"""The element types of captured tensors, and what a read of one gives."""
+
+
+class Node(NamedTuple):
+    """One operation.
+
+    - `op`: a leaf, "literal", "number", "load", or an operation. "and", "or", "xor" and "not" are
+      those of bits if the type is int; "cast" converts to the type; "select" is where.
+    - `inputs`: the nodes that it reads; of a load its indices.
+    - `detail`: the slot of a number or a captured tensor, or the word of a literal.
+    """
+
+    op: str
+    type: Type
+    inputs: tuple[int, ...] = ()
+    detail: int | str | None = None
+
+
+class TensorType(NamedTuple):
+    """What a program knows of a captured tensor."""
+
+    dtype: torch.dtype
+    ndim: int
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{self.ndim}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Nodes in an order in which they can be computed, and which of them are the results."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[TensorType, ...]
+    numbers: tuple[Type, ...]
+    score: int | None  # the node of the changed score
+    mask: int | None  # the node that says whether a query sees a key
+
+    @cached_property
+    def text(self) -> str:
+        """The program in a canonical form: equal programs have equal texts."""
+        lines = [
+            f"tensors {' '.join(map(str, self.tensors))}",
+            f"numbers {' '.join(self.numbers)}",
+            *(_line(index, node) for index, node in enumerate(self.nodes)),
+            f"score {self.score}",
+            f"mask {self.mask}",
+        ]
+        return "\n".join(lines)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @cached_property
+    def depends(self) -> tuple[int, ...]:
+        """What every node depends on: bits of BATCH, HEAD, QUERY, KEY and SCORE."""
+        return dependences(self.nodes)
+
+    @property
+    def score_depends(self) -> int:
+        """What the changed score depends on; 0 without a score function."""
+        return 0 if self.score is None else self.depends[self.score]
+
+    @property
+    def mask_depends(self) -> int:
+        """What the mask depends on; 0 without a mask function."""
+        return 0 if self.mask is None else self.depends[self.mask]
+
+
+def _line(index: int, node: Node) -> str:
+    detail = "" if node.detail is None else f" {node.detail}"
+    inputs = "".join(f" %{each}" for each in node.inputs)
+    return f"%{index} {node.type} {node.op}{detail}{inputs}"
+
+
+def dependences(nodes: Sequence[Node]) -> tuple[int, ...]:
+    """What every node depends on, as bits."""
+    found: list[int] = []
+    for node in nodes:
+        bits = LEAVES[node.op][1] if node.op in LEAVES else 0
+        for each in node.inputs:
+            bits |= found[each]
+        found.append(bits)
+    return tuple(found)
+
+
+def needed(nodes: Sequence[Node], results: Iterable[int | None]) -> set[int]:
+    """The nodes that the results are computed from, themselves included."""
+    found: set[int] = set()
+    waiting = [each for each in results if each is not None]
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting.extend(nodes[index].inputs)
+    return found

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The struct of a program: what it says of itself, where values are computed, reads out of bounds,
+gradients."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flash_attention.program.cuda_reader import cuda_text
+from flash_attention.program.derivative import differentiate
+from flash_attention.program.torch_reader import change_score, evaluate, grid
+from flash_attention.program.trace import trace, trace_mask, trace_score
+from tests.program.on_emulator import Device, on_emulator
+
+SLOPES = torch.tensor([0.5, -0.25, 2.0])
+BIAS = torch.randn(3, 6, 9)
+SHAPE = (2, 3, 6, 9)
+
+
+def constants(*functions: Any) -> set[str]:
+    text = cuda_text(trace(*functions).program)
+    return set(re.findall(r"constexpr bool (k\w+) = true", text))
+
+
+def test_constants() -> None:
+    def alibi(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + SLOPES[h] * (k - q)
+
+    def capped(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return 5.0 * torch.tanh(s / 5.0)
+
+    def scaled(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * SLOPES[h]
+
+    assert constants(alibi) == {"kHasScore", "kSlopeIsOne"}
+    assert constants(capped) == {"kHasScore", "kSlopeUsesScore"}
+    assert constants(scaled) == {"kHasScore"}
+    assert constants(None, lambda b, h, q, k: q >= k) == {"kHasMask", "kSlopeIsOne"}
+    assert {"kMaskUsesHead", "kMaskUsesBatch"} <= constants(None, lambda b, h, q, k: q - k < h + b)
+
+
+def body(text: str, name: str) -> str:
+    return text.partition(f" {name}(")[2].partition("\n}")[0]
+
+
+def test_a_value_is_computed_where_all_it_needs_is_known() -> None:
+    text = cuda_text(trace_score(lambda s, b, h, q, k: s / 7.0 + BIAS[h, q % 5, k // 2]).program)
+    assert "floor_remainder(query" in body(text, "of_query")
+    assert "floor_divide(key" in body(text, "of_key")
+    assert "__frcp_rn(args.number" in body(text, "of_head")
+    assert "offset" not in body(text, "score")
+
+
+def test_programs_without_slots_have_arguments() -> None:
+    seen, changed, slopes = on_emulator(
+        trace(lambda s, b, h, q, k: -s, lambda b, h, q, k: q >= k), torch.ones(SHAPE)
+    )
+    assert torch.equal(seen, torch.ones(6, 9, dtype=torch.bool).tril().expand(SHAPE))
+    assert torch.equal(changed, -torch.ones(SHAPE))
+    assert torch.equal(slopes, -torch.ones(SHAPE))
+
+
+def test_missing_functions_change_and_hide_nothing() -> None:
+    score = torch.randn(SHAPE)
+    seen, changed, slopes = on_emulator(trace(), score)
+    assert bool(seen.all())
+    assert torch.equal(changed, score)
+    assert torch.equal(slopes, torch.ones(SHAPE))
+
+
+@pytest.mark.parametrize("step", [-20, -1, 1, 20])
+def test_reads_out_of_bounds_stay_within_the_tensor(step: int) -> None:
+    """The emulator would report a read outside of every allocation."""
+    traced = trace_score(lambda s, b, h, q, k: SLOPES[h + step] + BIAS[h, q + step, k + step])
+    score = torch.zeros(SHAPE)
+    _, changed, _ = on_emulator(traced, score)
+
+    def within(index: torch.Tensor, size: int) -> torch.Tensor:
+        return torch.where(index < 0, size - 1, index.clamp(max=size - 1)).long()
+
+    _, h, q, k = grid(*SHAPE)
+    bias = BIAS[h.long(), within(q + step, 6), within(k + step, 9)]
+    torch.testing.assert_close(changed, SLOPES[within(h + step, 3)] + bias)
+    with pytest.raises(IndexError, match=r"captured tensor 0 of shape \(3,\) is read at index"):
+        change_score(traced, score, grid(*SHAPE))
+
+
+def test_half_precision_and_integers_of_all_widths() -> None:
+    for dtype in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int64,
+    ):
+        table = (torch.randn(9) * 50).abs().to(dtype)
+        traced = trace_score(lambda s, b, h, q, k, table=table: s + table[k])
+        _, changed, _ = on_emulator(traced, torch.zeros(SHAPE))
+        assert torch.equal(changed, table.float().expand(SHAPE))
+
+
+def test_derivatives_where_there_is_none_are_those_of_torch() -> None:
+    one = torch.ones(1)
+
+    def kinks(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        a = abs(s - one[0]) + torch.maximum(s, one[h]) * 2 + torch.minimum(s, one[h]) * 4
+        return (
+            a + torch.clamp(s, 0.0, 1.0) * 8 + torch.relu(s - 1.0) * 16 + torch.where(s > 0, s, 0)
+        )
+
+    leaves = [torch.ones(1, 1, 1, 1, dtype=torch.float64, requires_grad=True)]
+    at = grid(1, 1, 1, 1)
+    traced = trace_score(kinks)
+    (wanted,) = torch.autograd.grad(kinks(leaves[0], *at).sum(), leaves)
+    derivative = differentiate(traced.program)
+    got = evaluate(traced, at, leaves[0].detach(), [derivative.slope], program=derivative.program)
+    assert got[derivative.slope].item() == wanted.item() == 0 + 1 + 2 + 8 + 0 + 1
+
+
+_GRADIENTS = """
+struct Sink {
+  float* slopes; float* bias; float factor;
+  template <int Slot> __device__ void add(float value, fa::u32 head) {
+    static_assert(Slot == 0);
+    atomicAdd(slopes + head, value * factor);
+  }
+  template <int Slot> __device__ void add(float value, fa::u32 head, fa::u32 query, fa::u32 key) {
+    static_assert(Slot == 1);
+    atomicAdd(bias + (head * 6 + query) * 9 + key, value * factor);
+  }
+};
+extern "C" __global__ void evaluate(const Function::Args args, const float* in, float* slopes,
+                                    float* bias) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= 2 * 3 * 6 * 9) return;
+  const int key = i % 9, query = i / 9 % 6, head = i / 54 % 3, batch = i / 162;
+  const auto of_head = Function::of_head(args, batch, head);
+  const auto of_query = Function::of_query(args, of_head, batch, head, query);
+  const auto of_key = Function::of_key(args, of_head, batch, head, key);
+  Sink sink{slopes, bias, float(i % 5)};
+  Function::gradients(args, of_head, of_query, of_key, in[i], batch, head, query, key, sink);
+}
+"""
+
+
+def test_gradients_of_captured_tensors() -> None:
+    slopes, bias = SLOPES.double().requires_grad_(), BIAS.double().requires_grad_()
+    score, at = torch.randn(SHAPE), grid(*SHAPE)
+
+    def change(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * torch.sigmoid(slopes[h] * (k - q)) + bias[h, q, k] * slopes[h]
+
+    factors = torch.arange(score.numel()).reshape(SHAPE) % 5
+    wanted = torch.autograd.grad((change(score.double(), *at) * factors).sum(), (slopes, bias))
+    traced = trace_score(change)
+    device = Device(traced)
+    results = [device.put(np.zeros(shape, np.float32)) for shape in ((3,), (3, 6, 9))]
+    device.run(_GRADIENTS, [device.args, device.put(score.numpy()), *results], score.numel())
+    for place, gradient in zip(results, wanted, strict=True):
+        got = torch.from_numpy(device.memory.read(place, np.float32, gradient.shape).copy())
+        torch.testing.assert_close(got, gradient.float(), rtol=1e-5, atol=1e-4)
+
+
+def test_masks_alone_need_no_score() -> None:
+    traced = trace_mask(lambda b, h, q, k: SLOPES[h] * (q - k) > -1.0)
+    seen, _, _ = on_emulator(traced, torch.zeros(SHAPE))
+    _, h, q, k = grid(*SHAPE)
+    assert torch.equal(seen, SLOPES[h.long()] * (q - k) > -1.0)
