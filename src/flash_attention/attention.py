@@ -17,6 +17,7 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_dropout_p, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -25,6 +26,7 @@ from flash_attention.launch.compute import compute
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
+from flash_attention.program.trace import MaskFunction, ScoreFunction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,6 +43,8 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     out: Tensor | None = None,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     config: GivenConfig | None = None,
     backward_config: GivenConfig | None = None,
     deterministic: bool = False,
@@ -57,6 +61,8 @@ def attention(
     *,
     return_lse: Literal[True],
     out: Tensor | None = None,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     config: GivenConfig | None = None,
     backward_config: GivenConfig | None = None,
     deterministic: bool = False,
@@ -72,6 +78,8 @@ def attention(
     v: Tensor,
     *,
     out: Tensor | None = None,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     config: GivenConfig | None = None,
     backward_config: GivenConfig | None = None,
     deterministic: bool = False,
@@ -110,6 +118,8 @@ def attention(
     if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
     Raises UnsupportedError for what no kernel supports, and what `forward` raises.
     """
+    if score is not None or mask is not None:
+        keywords = _with_function(score, mask, keywords)
     try:
         call = Call(q, k, v, out, **keywords)
     except TypeError:
@@ -126,6 +136,15 @@ def attention(
         elif (plan := known_plan(call, config)) is not None:
             return plan.run(call, validate)
     return _attention_slow_path(call, config, validate, backward)
+
+
+def _with_function(
+    score: ScoreFunction | None, mask: MaskFunction | None, keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the keywords of a call with a function of these."""
+    if keywords.get("function") is not None:
+        raise UnsupportedError("function is given beside score or mask; leave one of them out")
+    return {**keywords, "function": Function(score, mask)}
 
 
 def _with_rng_state(call: Call) -> Call:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from torch import Tensor
 
+from flash_attention.call.function import Function
+
 Window = tuple[int | None, int | None]
 """How many keys a query sees before and after the key that it is aligned with; None and -1 mean
 no limit."""
@@ -55,6 +57,7 @@ class Call(NamedTuple):
     max_seqlen_k: int | None = None
     split_keys: int | None = None
     batch_invariant: bool = False
+    function: Function | None = None
     return_lse: bool = False
 
     def descales(self) -> dict[str, Tensor]:
@@ -227,6 +230,7 @@ class Keywords(TypedDict, total=False):
     max_seqlen_k: int | None
     split_keys: int | None
     batch_invariant: bool
+    function: Function | None
 
 
 def call_of(

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from flash_attention.call.function import digest_of
+from flash_attention.program.nodes import Program
+
 
 class MaskKind(Enum):
     """Which keys a query sees. The value is the name of the C++ type."""
@@ -26,12 +29,14 @@ class Features:
     sinks: bool = False  # a logit per head is added to the softmax denominator
     block_descales: bool = False  # blocks of keys have descale factors
     dropout: bool = False  # weights are dropped at random
+    program: Program | None = None  # a user's score and mask functions change scores
 
     @property
     def dense(self) -> bool:
         """Whether the only feature is a causal mask, or there is none."""
         others = (self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales)
-        return self.mask is not MaskKind.WINDOW and not (any(others) or self.dropout)
+        others += (self.dropout, self.program is not None)
+        return self.mask is not MaskKind.WINDOW and not any(others)
 
     def words(self) -> list[str]:
         """Return short names of the features that differ from plain attention."""
@@ -44,7 +49,8 @@ class Features:
             "block_descales": self.block_descales,
             "dropout": self.dropout,
         }
-        return [word for word, on in words.items() if on]
+        found = [word for word, on in words.items() if on]
+        return found if self.program is None else [*found, f"function_{digest_of(self.program)}"]
 
     def in_words(self) -> list[str]:
         """Describe the features in the caller's words."""
@@ -56,6 +62,7 @@ class Features:
             "block_table": self.page_keys > 0,
             "descale factors for blocks of keys": self.block_descales,
             "dropout": self.dropout,
+            "a score or mask function": self.program is not None,
         }
         return [word for word, on in words.items() if on]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import DESCALES, Call
+from flash_attention.call.function import check_function
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError, one, quoted
@@ -39,6 +40,7 @@ def check_options(call: Call) -> None:
     check_switch("causal", call.causal)
     check_switch("return_lse", call.return_lse)
     check_batch_invariant(call)
+    check_function(call.function, call.q)
 
 
 def check_switch(name: str, value: object) -> None:

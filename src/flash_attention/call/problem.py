@@ -14,6 +14,7 @@ from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 from flash_attention.call.tensors import MAX_ROWS, OF_QUERIES, TensorView
 from flash_attention.call.transposed import has_transposed_v
+from flash_attention.program.nodes import Program
 
 HEAD_ALIGNMENT = 128  # bytes of a swizzled row in shared memory
 
@@ -54,6 +55,7 @@ class Problem:
     block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
     v_transposed: bool = False  # the keys of v are contiguous, and not its columns
     batch_invariant: bool = False  # the bits of a row do not depend on other rows
+    program: Program | None = None  # of a user's score and mask functions
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -108,6 +110,7 @@ class Problem:
             ),
             v_transposed=has_transposed_v(call),
             batch_invariant=bool(call.batch_invariant),
+            program=None if call.function is None else call.function.program,
         )
 
     def resized(self, call: Call) -> Problem | None:
@@ -183,6 +186,7 @@ class Problem:
             f"pages of {self.page_keys} keys": self.page_keys > 0,
             "v transposed": self.v_transposed,
             "batch-invariant": self.batch_invariant,
+            "a score or mask function": self.program is not None,
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")
@@ -203,6 +207,7 @@ class Problem:
             sinks=self.sinks,
             block_descales=self.block_descales,
             dropout=self.dropout_p > 0,
+            program=self.program,
         )
 
     @property

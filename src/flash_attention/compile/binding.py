@@ -38,7 +38,7 @@ class Variant:
     slot: str
     folder: str
     type: str
-    argument: int | None = None
+    argument: int | str | None = None
 
     @property
     def header(self) -> str:

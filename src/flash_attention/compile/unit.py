@@ -41,11 +41,12 @@ def render(
     parameters: Sequence[str],
     body: Sequence[str],
     wrappers: Sequence[str] = (),
+    prelude: str = "",
 ) -> str:
     """The whole .cu of a kernel: includes, `struct Config`, and the entry.
 
     `entry` is the kernel's name, by which a profiler tells it from others. `header` declares what
-    the body calls, and `bindings` bring their own headers. `bounds` are the launch bounds,
+    the body calls, and `bindings` bring their own headers; `prelude` declares what they name. `bounds` are the launch bounds,
     `asserts` tie what Python knows of a layout to what the compiler makes of it.
     """
     return "\n".join(
@@ -53,6 +54,7 @@ def render(
             f"// {title}",
             *(f"#include <{include}>" for include in (header, *headers(bindings))),
             "",
+            *([prelude, ""] if prelude else []),
             render_struct(bindings),
             "",
             *(line for wrapper in wrappers for line in (wrapper, "")),

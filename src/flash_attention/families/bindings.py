@@ -6,6 +6,7 @@ from __future__ import annotations
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Variant
+from flash_attention.families.traced_args import PROGRAM
 
 
 def dtype_binding(dtype: DType) -> Variant:
@@ -13,24 +14,38 @@ def dtype_binding(dtype: DType) -> Variant:
     return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
 
 
-def score_bindings(features: Features, lengths: str | None = None) -> tuple[Binding, ...]:
-    """Bind the mask, the score, dropout, and the lengths, for which a family may have a type."""
+def score_bindings(
+    features: Features, lengths: str | None = None, *, listed: bool = False
+) -> tuple[Binding, ...]:
+    """Bind the mask, the score, dropout, a user's function, and the lengths, for which a family may
+    have a type. With `listed`, tiles visit the blocks of lists."""
     lengths = lengths or ("PerBatch" if features.per_batch else "Same")
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
         Variant("Lengths", "attn/lengths", lengths),
         Variant("Dropout", "attn/dropout", "Philox" if features.dropout else "None"),
-        Variant("Function", "attn/user_function", "None"),
+        _function(features, listed),
     )
 
 
+def _function(features: Features, listed: bool) -> Variant:
+    folder = "attn/user_function"
+    if features.program is None:
+        return Variant("Function", folder, "None")
+    return Variant("Function", folder, "Traced", f"{PROGRAM}, {str(listed).lower()}")
+
+
 def shared_bindings(
-    features: Features, *, sinks: bool | None = None, lengths: str | None = None
+    features: Features,
+    *,
+    sinks: bool | None = None,
+    lengths: str | None = None,
+    listed: bool = False,
 ) -> tuple[Binding, ...]:
     """Bind the mask, the score, dropout, the lengths and the sinks."""
     ends_with_sink = features.sinks if sinks is None else sinks
     return (
-        *score_bindings(features, lengths),
+        *score_bindings(features, lengths, listed=listed),
         Variant("Sinks", "attn/sinks", "PerHead" if ends_with_sink else "None"),
     )

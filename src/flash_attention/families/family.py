@@ -42,6 +42,7 @@ class Family(ABC, Generic[Config]):
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
     drops: ClassVar[bool] = False  # kernels have dropout
+    has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
@@ -114,7 +115,7 @@ class Family(ABC, Generic[Config]):
     def refusal(self, problem: Problem, views: Sequence[TensorView]) -> str | None:
         """Say why no kernel reads or writes tensors of these shapes and strides, or return None.
         `views` are those of `recipe`."""
-        if why := self._dropout_refusal(problem):
+        if why := self._dropout_refusal(problem) or self._function_refusal(problem):
             return why
         for view in views:
             total = problem.total_q if view.name in OF_QUERIES else problem.total_k
@@ -138,6 +139,20 @@ class Family(ABC, Generic[Config]):
         if problem.page_keys or problem.kv_8_bit:
             what = "block_table" if problem.page_keys else "k and v of 8 bits"
             return f"{given}, and there is no dropout with {what}; {instead}"
+        return None
+
+    def _function_refusal(self, problem: Problem) -> str | None:
+        if problem.program is None:
+            return None
+        given = "a score or mask function is given"
+        if not self.has_functions:
+            return (
+                f"{given}, and {self.config_type.__name__} kernels have none; use 16-bit tensors, head"
+                " dimensions up to 256 and a Hopper GPU, or compute on the CPU"
+            )
+        if problem.page_keys or problem.kv_8_bit:
+            what = "block_table" if problem.page_keys else "k and v of 8 bits"
+            return f"{given}, and no kernel takes one with {what}; leave one of them out"
         return None
 
     # choosing

@@ -21,6 +21,7 @@ from flash_attention.families.call_args import (
     put_call_values,
     put_dropout,
 )
+from flash_attention.families.traced_args import arguments_type, put_absolute
 
 
 class DescaleStrides(ctypes.Structure):
@@ -85,7 +86,10 @@ def forward_args(
     problem: Problem, views: Sequence[TensorView], *, key_blocks: int = 0, split_blocks: int = 0
 ) -> ForwardKernelArgs:
     """Make the arguments of a forward kernel without addresses, from views of q, k, v and o."""
-    args = ForwardKernelArgs(key_blocks=key_blocks, split_blocks=split_blocks)
+    args: ForwardKernelArgs = arguments_type(ForwardKernelArgs, problem)(
+        key_blocks=key_blocks, split_blocks=split_blocks
+    )
+    put_absolute(args, problem)
     fill_forward_args(args, problem, views)
     return args
 

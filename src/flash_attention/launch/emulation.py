@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import prod
@@ -26,6 +26,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Step
+from flash_attention.families.traced_args import put_function
 from flash_attention.launch.preparation import Preparation
 from flash_attention.launch.programs import keep_code, program_of
 from ptx_emulator import (
@@ -187,8 +188,13 @@ def _emulated(
     for step in steps:
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
-    memory = GlobalMemory(_bytes_needed(plan.recipe, inputs, outputs) + MEMORY_SLACK)
+    function = (call.call if isinstance(call, BackwardCall) else call).function
+    captured = () if function is None else function.tensors
+    read = (*inputs.values(), *captured)
+    memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
+    if function is not None:
+        put_function(arguments, function, _capture(memory, captured))
     start = time.perf_counter()
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
@@ -283,9 +289,9 @@ def _check_size(step: Step) -> None:
 
 
 def _bytes_needed(
-    recipe: Recipe, inputs: Mapping[str, Tensor], outputs: Mapping[str, TensorView]
+    recipe: Recipe, inputs: Iterable[Tensor], outputs: Mapping[str, TensorView]
 ) -> int:
-    read = sum(span(tensor) * tensor.itemsize for tensor in inputs.values())
+    read = sum(span(tensor) * tensor.itemsize for tensor in inputs)
     written = sum(view.layout.span for view in outputs.values())
     return read + written + sum(recipe.scratch.values())
 
@@ -307,6 +313,15 @@ def _allocate(
         setattr(arguments, name, memory.alloc(nbytes=size, name=name))
     if count := plan.recipe.counters:
         arguments.tile_counter = memory.alloc(np.zeros(count, np.int32), name="tile_counter")
+
+
+def _capture(memory: GlobalMemory, tensors: Sequence[Tensor]) -> list[int]:
+    """Copy captured tensors to the emulator's memory, and return their addresses."""
+    named = (TensorView.of(f"captured tensor {slot}", each) for slot, each in enumerate(tensors))
+    return [
+        memory.alloc(storage(each), name=view.name, owned=elements(view))
+        for each, view in zip(tensors, named, strict=True)
+    ]
 
 
 def _read(memory: GlobalMemory, address: int, view: TensorView) -> Tensor:

@@ -33,6 +33,7 @@ from flash_attention.families.fit import check_pointers
 from flash_attention.families.forward_args import FIRST_ADDRESS as FORWARD_ADDRESS
 from flash_attention.families.forward_args import pack_addresses as pack_forward
 from flash_attention.families.recipe import Recipe
+from flash_attention.families.traced_args import put_function
 from flash_attention.launch.launcher import Launcher, Sized
 
 _is_grad_enabled = torch.is_grad_enabled
@@ -177,6 +178,8 @@ class ForwardPreparation(Preparation[Call, Outputs]):
             self._put_given(arguments, call[4:9])
             for name in self._factors:
                 setattr(arguments, name, getattr(call, name).data_ptr())
+        if call.function is not None:
+            put_function(arguments, call.function)
         return arguments, out if lse is None else (out, lse)
 
     def _put_lse_form(self, arguments: Any, sized: Sized) -> tuple[tuple[int, ...], ...]:

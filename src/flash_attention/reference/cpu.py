@@ -72,7 +72,11 @@ def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
     if problem.idle:
         return result.zero_(), None if lse is None else fill_keyless(lse, call.sinks)
     if lse is None and not (
-        problem.per_batch or problem.softcap or problem.sinks or problem.dropout_p
+        problem.per_batch
+        or problem.softcap
+        or problem.sinks
+        or problem.dropout_p
+        or problem.program is not None
     ):
         return result.copy_(_by_torch(problem, call, precision)), None
     output, logarithms = evaluate(call, precision, lse=lse is not None)

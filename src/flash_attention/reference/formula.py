@@ -19,6 +19,7 @@ from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
+from flash_attention.program.torch_reader import Coordinates, change_score, see
 from flash_attention.reference.dropout import kept_weights
 
 SCORES_BYTES = 1 << 30  # of the scores, or of the copied keys, that are stored at a time
@@ -46,7 +47,7 @@ def evaluate(
     logarithms = formula.of_queries(sums) if lse else itertools.repeat(sums)
     sequences = zip(*of_queries, *of_keys, logarithms)  # noqa: B905
     for index, (queries, output, keys, values, logarithm) in enumerate(sequences):
-        for part in formula.parts(queries, keys):
+        for part in formula.parts(queries, keys, index):
             columns = values[part.keys]
             weights = (_rounded_softmax if weights_of_8_bits else _softmax)(part.scores)
             weights = formula.dropped(weights[..., : len(columns)], index, part)
@@ -58,7 +59,9 @@ def evaluate(
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    return torch.softmax(scores, dim=-1)
+    """A row that sees no key has weights 0."""
+    hidden = (scores == -math.inf).all(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(hidden, 0), dim=-1).masked_fill(hidden, 0)
 
 
 def _rounded_softmax(scores: Tensor) -> Tensor:
@@ -158,7 +161,7 @@ class Formula:
         counts = itertools.repeat(None) if used is None else used.tolist()
         return (e[:n] for e, n in zip(_entries(tensor, self.call.cu_seqlens_k), counts))  # noqa: B905
 
-    def parts(self, q: Tensor, k: Tensor) -> Iterator[Part]:
+    def parts(self, q: Tensor, k: Tensor, sequence: int = 0) -> Iterator[Part]:
         """Yield the scores q (scale k)^T of one sequence in pieces of bounded size."""
         (seq_q, heads, _), seq_k = q.shape, k.shape[0]
         if seq_k == 0:
@@ -182,8 +185,29 @@ class Formula:
             scores = product_of_heads(queries, scaled.mT)
             if cap := float(self.call.softcap):
                 scores = cap * torch.tanh(scores / cap)
+            scores = self._with_function(scores, sequence, some, rows, keys, ahead)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
             yield Part(some, rows, keys, self._with_sinks(scores, some))
+
+    def _with_function(
+        self, scores: Tensor, sequence: int, heads: slice, rows: slice, keys: slice, ahead: int
+    ) -> Tensor:
+        """Return scores as a user's score function changes them, and -inf where the mask function
+        shows no key."""
+        if self.call.function is None:
+            return scores
+        is_cache = self.call.seqused_k is not None or self.call.block_table is not None
+        first = rows.start + (ahead if is_cache else 0)
+        device = scores.device
+        at = Coordinates(
+            torch.tensor(sequence, device=device),
+            torch.arange(heads.start, heads.stop, device=device)[:, None, None],
+            torch.arange(first, first + rows.stop - rows.start, device=device)[:, None],
+            torch.arange(keys.start, keys.stop, device=device),
+        )
+        traced = self.call.function.traced
+        changed = change_score(traced, scores, at)
+        return changed.masked_fill(~see(traced, at, self.precision), -math.inf)
 
     def dropped(self, weights: Tensor, sequence: int, part: Part) -> Tensor:
         """Return weights of a part of a sequence with some of them dropped, and the others scaled,

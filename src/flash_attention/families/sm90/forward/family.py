@@ -16,7 +16,12 @@ from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.family import Family
 from flash_attention.families.fit import MAX_GRID_X
-from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
+from flash_attention.families.forward_args import (
+    LAYOUT_ASSERTS,
+    PARAMETER,
+    ForwardKernelArgs,
+    forward_args,
+)
 from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
@@ -53,6 +58,7 @@ from flash_attention.families.sm90.forward.tensor_maps import (
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
+from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
@@ -64,6 +70,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     name = "sm_90"
     config_type = HopperForwardKernelConfig
     drops = True
+    has_functions = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
     extrapolates = True
@@ -100,9 +107,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 *(from_shared(E4M3_ELEMENT if config.scores_8_bit else operand, w) for w in widths),
                 from_registers(operand, config.d_head),
             ),
-            asserts=LAYOUT_ASSERTS,
+            asserts=layout_asserts(ForwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
             bounds=f"{config.num_threads}, {config.side_by_side}",
-            parameters=(*(MAPS if config.tma else ()), PARAMETER),
+            prelude=prelude(resolved.program),
+            parameters=(
+                *(MAPS if config.tma else ()),
+                parameter(ForwardKernelArgs, resolved.program, PARAMETER),
+            ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
                 f"fa::sm90::forward<Config>(fa::sm90::{maps}, args, smem);",
@@ -188,8 +199,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
     ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
-        if problem.dropout_p:
-            return "kernels that split keys have no dropout"
+        if problem.dropout_p or problem.program is not None:
+            return "kernels that split keys have no dropout and no functions"
         return choose_splits(problem, arch, num_sms, split_keys)
 
     def built_features(self) -> tuple[Features, ...]:
@@ -289,6 +300,7 @@ def _features(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
         block_descales=asked.block_descales,
         dropout=asked.dropout,
+        program=asked.program,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
@@ -301,7 +313,8 @@ def _features(
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
-    together = together and not asked.dropout  # the rows of a tile are those of one head
+    if asked.dropout or asked.program is not None:  # the rows of a tile are those of one head
+        return own
     return replace(own, heads_together=group) if together else own
 
 

@@ -62,6 +62,7 @@ class Sm90Features(Features):
     splits: SplitKind = SplitKind.WHOLE
     one_launch: bool = False  # the last CTA of a tile combines its partial results
     whole_rows: bool = False  # a box of a paged KV cache has all columns of its keys
+    listed: bool = False  # tiles visit the blocks that a mask function shows
 
     @property
     def is_decode(self) -> bool:
@@ -80,6 +81,7 @@ class Sm90Features(Features):
             self.splits.name.lower(): self.is_split,
             "one_launch": self.one_launch,
             "whole_rows": self.whole_rows,
+            "listed": self.listed,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -125,7 +127,7 @@ class Sm90Features(Features):
         # What combines partial results adds the sink of a row, so that it is added once. With
         # splits on the device, some rows have no partial results.
         may_end = not self.is_split or self.splits is SplitKind.ON_DEVICE
-        shared = shared_bindings(self, sinks=self.sinks and may_end)
+        shared = shared_bindings(self, sinks=self.sinks and may_end, listed=self.listed)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(), *numbers)
@@ -206,6 +208,16 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
         raise UnsupportedError(
             f"{said}, and Hopper kernels that split keys or have several heads in a tile have no"
             " dropout; pass a config with TileOrder.DYNAMIC, or leave it out"
+        )
+    if resolved.program is not None and (resolved.is_decode or not config.specialised):
+        raise UnsupportedError(
+            f"{said}, and Hopper kernels that split keys or have no producer have no functions; pass"
+            " a config with specialised=True, or leave it out"
+        )
+    if resolved.listed and config.narrow_keys:
+        raise UnsupportedError(
+            f"{said}, and with a mask function all blocks are as wide; pass a config with"
+            " narrow_keys=0, or leave it out"
         )
     if resolved.is_decode:
         _refuse_idle_fields(config)

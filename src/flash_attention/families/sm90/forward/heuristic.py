@@ -111,6 +111,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
 
     def narrow(keys: int) -> int:
+        if problem.program is not None and problem.program.mask is not None:
+            return 0  # the last keys need not come first
         if uneven:  # on average the last keys fill half a block
             return keys // 2 // 16 * 16
         return narrow_keys(problem.seq_k, keys) if few_keys else 0
@@ -121,7 +123,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(_side_by_side(d_head), key=lambda keys: _cost(problem.seq_k, keys))
             return config(1, keys, 2, narrow_keys=narrow(keys), own_output=True, **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
-        consumers = 3 if three and not (problem.dropout_p or _empty_rows(problem.seq_q)) else 2
+        three = three and not (problem.dropout_p or problem.program or _empty_rows(problem.seq_q))
+        consumers = 3 if three else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
         stages = 2 if wide and consumers == 2 else 3

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function: a user's score function and mask function, traced."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+from torch import Tensor
+
+from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.program.nodes import Program
+from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
+
+
+class Function:
+    """A score function and a mask function, as `attention` takes them.
+
+    - `score`: f(score, batch, head, query, key), the new score. It gets scaled scores.
+    - `mask`: g(batch, head, query, key), whether the query sees the key.
+
+    Each is called once, with symbols, and has plain arithmetic, comparisons, torch's functions of
+    elements, and reads of captured tensors by index. What it computes is compiled into the kernels.
+    Functions that differ in numbers and in captured tensors alone share the kernels; two of these
+    are equal. A captured tensor is read when a kernel runs.
+    """
+
+    __slots__ = ("__dict__", "traced")
+
+    def __init__(self, score: ScoreFunction | None = None, mask: MaskFunction | None = None) -> None:
+        if score is None and mask is None:
+            raise UnsupportedError("a Function has neither score nor mask; give one of them")
+        self.traced: Traced = trace(score=score, mask=mask)
+
+    @property
+    def program(self) -> Program:
+        """What the functions compute, without tensors and numbers."""
+        return self.traced.program
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The captured tensors."""
+        return self.traced.tensors
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of the program."""
+        return digest_of(self.program)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and self.program == other.program
+
+    def __hash__(self) -> int:
+        return hash(self.program)
+
+    def __repr__(self) -> str:
+        return f"Function({self.digest})"
+
+
+def digest_of(program: Program) -> str:
+    """Return a short name of a program."""
+    return hashlib.sha256(program.text.encode()).hexdigest()[:12]
+
+
+def check_function(function: object, q: Tensor) -> None:
+    """Check that a function is one, and that its tensors are where those of the call are."""
+    if function is None:
+        return
+    if not isinstance(function, Function):
+        raise UnsupportedError(
+            f"function is {quoted(function)}; pass flash_attention.Function(score=f, mask=g), or f"
+            " as score and g as mask"
+        )
+    for slot, tensor in enumerate(function.tensors):
+        if tensor.device != q.device:
+            raise UnsupportedError(
+                f"captured tensor {slot} of the score or mask function, of shape"
+                f" {tuple(tensor.shape)}, is on {tensor.device}, and q on {q.device}; move it with"
+                f' .to("{q.device}")'
+            )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run-time arguments of kernels with a user's function, beside those of their pass."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from flash_attention.call.function import Function
+from flash_attention.call.problem import Problem
+from flash_attention.program.cuda_reader import cuda_text
+from flash_attention.program.layout import arguments, arguments_size
+from flash_attention.program.nodes import Program
+
+PROGRAM = "Program"  # the C++ type that a program is printed as
+LISTS = ("list_entries", "list_counts")
+
+
+@cache
+def _with_function(base: type[ctypes.Structure], size: int) -> type[ctypes.Structure]:
+    """Mirror of `fa::attn::WithFunction` (include/fa/attn/traced.cuh)."""
+    fields = (
+        ("list_entries", ctypes.c_void_p),
+        ("list_counts", ctypes.c_void_p),
+        ("bounds", ctypes.c_void_p),
+        ("list_stride", ctypes.c_int32),
+        ("list_batches", ctypes.c_int32),
+        ("list_heads", ctypes.c_int32),
+        ("absolute", ctypes.c_int32),
+        ("program", ctypes.c_uint64 * (size // 8)),
+    )
+    return type(f"{base.__name__}WithFunction", (base,), {"_fields_": fields})
+
+
+def arguments_type(base: type[Any], problem: Problem) -> type[Any]:
+    """Return the arguments of kernels for a problem, whose pass has those of `base`."""
+    if problem.program is None:
+        return base
+    return _with_function(base, arguments_size(problem.program))
+
+
+def parameter(base: type[ctypes.Structure], program: Program | None, otherwise: str) -> str:
+    """Return the kernel parameter that passes the arguments; `otherwise` without a program."""
+    if program is None:
+        return otherwise
+    return (
+        f"const __grid_constant__ fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}> args"
+    )
+
+
+def prelude(program: Program | None) -> str:
+    """Return the C++ type of a program, or nothing if there is none."""
+    return "" if program is None else cuda_text(program, PROGRAM)
+
+
+def layout_asserts(base: type[ctypes.Structure], program: Program | None, otherwise: str) -> str:
+    """Return what asserts that the compiler lays out the arguments as ctypes does."""
+    if program is None:
+        return otherwise
+    size = ctypes.sizeof(_with_function(base, arguments_size(program)))
+    own = f"sizeof(fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}>) == {size}"
+    return f"{otherwise}\nstatic_assert({own});"
+
+
+def put_absolute(args: Any, problem: Problem) -> None:
+    """Store whether a function counts queries from the first key of a KV cache on."""
+    if problem.program is not None:
+        args.absolute = int(problem.seqused_k or problem.page_keys > 0)
+        args.list_batches = args.list_heads = 1
+
+
+def put_function(args: Any, function: Function, pointers: Sequence[int] | None = None) -> None:
+    """Store the numbers and the captured tensors of a function, whose addresses may be other ones
+    than those of the tensors."""
+    packed = arguments(function.traced, pointers)
+    ctypes.memmove(ctypes.addressof(args) + type(args).program.offset, packed, len(packed))
