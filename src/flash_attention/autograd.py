@@ -112,7 +112,8 @@ class _Recorded(Function):
             starts_k = None if shares else starts_k  # torch compares every tensor once
             ctx.save_for_backward(q, k, v, *found, sinks, starts_q, starts_k, used, state)
         ctx.set_materialize_grads(False)
-        ctx.asked = plan, shares, call[10:], backward
+        partner_of = plan if call.function is None else None
+        ctx.asked = partner_of, shares, call[10:], backward
         return found if call.return_lse else found[0]
 
     @staticmethod

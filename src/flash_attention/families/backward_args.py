@@ -21,6 +21,7 @@ from flash_attention.families.call_args import (
     put_call_values,
     put_dropout,
 )
+from flash_attention.families.traced_args import arguments_type, put_absolute
 
 STAT_BLOCK = 128  # kStatBlock of include/fa/backward_args.cuh
 SEMAPHORE_ROWS = 64  # kSemaphoreRows of the same file
@@ -116,7 +117,8 @@ def _in_blocks(rows: int) -> int:
 def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKernelArgs:
     """Make the arguments of a backward kernel without addresses, from views in the order of
     VIEWS."""
-    args = BackwardKernelArgs()
+    args: BackwardKernelArgs = arguments_type(BackwardKernelArgs, problem)()
+    put_absolute(args, problem)
     put_call_values(args, problem)
     args.put_lengths(problem)
     args.head_splits = 1

@@ -11,6 +11,7 @@ from typing import Any
 from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
 from flash_attention.program.cuda_reader import cuda_text
+from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import arguments, arguments_size
 from flash_attention.program.nodes import Program
 
@@ -62,6 +63,16 @@ def layout_asserts(base: type[ctypes.Structure], program: Program | None, otherw
     size = ctypes.sizeof(_with_function(base, arguments_size(program)))
     own = f"sizeof(fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}>) == {size}"
     return f"{otherwise}\nstatic_assert({own});"
+
+
+@cache
+def changes_slopes(program: Program | None) -> bool:
+    """Whether the derivative of scores by those before the function differs from 1."""
+    if program is None or program.score is None:
+        return False
+    found = differentiate(program)
+    slope = found.program.nodes[found.slope]
+    return not (slope.op == "literal" and slope.detail == "1.0")
 
 
 def put_absolute(args: Any, problem: Problem) -> None:

@@ -239,7 +239,7 @@ def run_steps(
                 grid=geometry.grid,
                 block=geometry.block,
                 cluster=geometry.cluster,
-                args=[*_maps(step, arguments), arguments],
+                args=[*_maps(step, arguments), _declared(program, arguments)],
                 dynamic_smem=own_smem,
                 starts_early=step.starts_early,
                 **asdict(settings),
@@ -248,6 +248,12 @@ def run_steps(
             raise LaunchError(f"{named} does not end:\n{deadlock}") from deadlock
         results.append(result)
     return results
+
+
+def _declared(program: Program, arguments: Any) -> bytes:
+    """Return as many of the arguments as a kernel declares. Those of a user's function come last,
+    and not all kernels have them."""
+    return bytes(arguments)[: program.kernel.params[-1].size]
 
 
 def emulate_small(

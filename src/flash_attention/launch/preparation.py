@@ -271,9 +271,12 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         do, of, lse, dlse = call[:4]
         if forward_ad._current_level >= 0:
             tensors.check_no_tangent(of, do, lse, dlse)
-        return self.fill(
+        arguments, gradients = self.fill(
             sized, do, *of[:4], lse, dlse, of[4:9], into if with_results else NO_GRADIENTS
         )
+        if of.function is not None:
+            put_function(arguments, of.function)
+        return arguments, gradients
 
     def fill(
         self,

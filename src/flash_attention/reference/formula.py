@@ -19,8 +19,8 @@ from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
-from flash_attention.program.torch_reader import Coordinates, change_score, see
 from flash_attention.reference.dropout import kept_weights
+from flash_attention.reference.functions import applied, places, slopes
 
 SCORES_BYTES = 1 << 30  # of the scores, or of the copied keys, that are stored at a time
 
@@ -129,6 +129,7 @@ class Part:
     rows: slice
     keys: slice  # from the first to the last key that any of the rows sees
     scores: Tensor  # (heads, rows, keys), with one more column for sinks
+    slopes: Tensor | None = None  # derivatives of changed scores by the scaled ones
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,16 @@ class Formula:
         counts = itertools.repeat(None) if used is None else used.tolist()
         return (e[:n] for e, n in zip(_entries(tensor, self.call.cu_seqlens_k), counts))  # noqa: B905
 
-    def parts(self, q: Tensor, k: Tensor, sequence: int = 0) -> Iterator[Part]:
-        """Yield the scores q (scale k)^T of one sequence in pieces of bounded size."""
+    @property
+    def counts_from_cache(self) -> bool:
+        """Whether a function counts queries from the first key of a KV cache on."""
+        return self.call.seqused_k is not None or self.call.block_table is not None
+
+    def parts(
+        self, q: Tensor, k: Tensor, sequence: int, *, with_slopes: bool = False
+    ) -> Iterator[Part]:
+        """Yield the scores q (scale k)^T of one sequence in pieces of bounded size, with the slopes
+        of a score function if they are asked for."""
         (seq_q, heads, _), seq_k = q.shape, k.shape[0]
         if seq_k == 0:
             return
@@ -183,31 +192,20 @@ class Formula:
             queries = q[rows, some].transpose(0, 1).to(self.precision)
             scaled = of_shared_heads(k[keys], some, heads, self.precision) * self.scale
             scores = product_of_heads(queries, scaled.mT)
-            if cap := float(self.call.softcap):
+            cap, of_scores = float(self.call.softcap), None
+            if cap:
                 scores = cap * torch.tanh(scores / cap)
-            scores = self._with_function(scores, sequence, some, rows, keys, ahead)
+            if (function := self.call.function) is not None:
+                shift = ahead if self.counts_from_cache else 0
+                queries_at = range(rows.start + shift, rows.stop + shift)
+                at = places(sequence, some, queries_at, keys, q.device)
+                if with_slopes:
+                    of_scores = slopes(function.traced, scores, at)
+                    if cap:
+                        of_scores = of_scores * (1 - (scores / cap).square())
+                scores = applied(function.traced, scores, at)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
-            yield Part(some, rows, keys, self._with_sinks(scores, some))
-
-    def _with_function(
-        self, scores: Tensor, sequence: int, heads: slice, rows: slice, keys: slice, ahead: int
-    ) -> Tensor:
-        """Return scores as a user's score function changes them, and -inf where the mask function
-        shows no key."""
-        if self.call.function is None:
-            return scores
-        is_cache = self.call.seqused_k is not None or self.call.block_table is not None
-        first = rows.start + (ahead if is_cache else 0)
-        device = scores.device
-        at = Coordinates(
-            torch.tensor(sequence, device=device),
-            torch.arange(heads.start, heads.stop, device=device)[:, None, None],
-            torch.arange(first, first + rows.stop - rows.start, device=device)[:, None],
-            torch.arange(keys.start, keys.stop, device=device),
-        )
-        traced = self.call.function.traced
-        changed = change_score(traced, scores, at)
-        return changed.masked_fill(~see(traced, at, self.precision), -math.inf)
+            yield Part(some, rows, keys, self._with_sinks(scores, some), of_scores)
 
     def dropped(self, weights: Tensor, sequence: int, part: Part) -> Tensor:
         """Return weights of a part of a sequence with some of them dropped, and the others scaled,

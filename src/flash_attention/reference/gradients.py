@@ -85,7 +85,7 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
         dsinks = torch.zeros(call.sinks.shape, dtype=precision, device=call.q.device)
     for index, (*of_queries, k, v, dq_rows, dk_rows, dv_rows) in enumerate(sequences):
         sequence = _Rows(*of_queries)
-        for part in formula.parts(sequence.q, k):
+        for part in formula.parts(sequence.q, k, index, with_slopes=True):
             sums = Gradients(dq_rows, dk_rows, dv_rows, None)
             _add(formula, part, index, sequence, k, v, sums)
         if dsinks is not None and call.sinks is not None:
@@ -137,7 +137,9 @@ def _add(
     values = of_shared_heads(v[part.keys], part.heads, heads, precision)
     dp = formula.dropped(product_of_heads(do, values.mT), sequence, part)
     ds = (p * (dp - delta)).to(precision)
-    if cap := float(formula.call.softcap):
+    if part.slopes is not None:
+        ds *= part.slopes
+    elif cap := float(formula.call.softcap):
         ds *= (1 - (part.scores / cap).square()).clamp_(min=0)  # of hidden keys -inf
     ds *= formula.scale
     if sums.dq is not None:

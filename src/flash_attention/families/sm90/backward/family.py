@@ -17,6 +17,7 @@ from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
     PARAMETER,
     VIEWS,
+    BackwardKernelArgs,
     backward_args,
 )
 from flash_attention.families.backward_steps import (
@@ -52,6 +53,7 @@ from flash_attention.families.sm90.wgmma import (
     from_registers,
     from_registers_by_rows,
 )
+from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 
 SUM_ORDER = "ByLane"  # of dq_sum
 
@@ -63,6 +65,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     pass_ = Pass.BACKWARD
     config_type = HopperBackwardKernelConfig
     drops = True
+    has_functions = True
     extrapolates = True
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
@@ -80,11 +83,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             header=f"fa/sm90/backward/{kernel}.cuh",
             bindings=(*config.bindings(), *feature_bindings(resolved)),
             wrappers=_wrappers(config),
-            asserts=LAYOUT_ASSERTS,
+            asserts=layout_asserts(BackwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
+            prelude=prelude(resolved.program),
             bounds=f"{config.num_threads}, 1",
             parameters=(
                 *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in maps_of(config)),
-                PARAMETER,
+                parameter(BackwardKernelArgs, resolved.program, PARAMETER),
             ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
@@ -132,7 +136,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 add_splits_step(problem, target, sum_columns=config.d_head, order=SUM_ORDER)
             )
         workspace = {"ds": work.workspace_bytes} if stores_ds else {}
-        own = not stores_ds and problem.per_batch
+        own = not stores_ds and problem.per_batch and problem.program is None
         return Recipe(
             features,
             (*steps, *sink_steps(problem, target)),

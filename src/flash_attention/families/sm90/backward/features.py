@@ -9,6 +9,7 @@ from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm90.backward.slots import FOLDER
+from flash_attention.families.traced_args import changes_slopes
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ def resolve(features: Features) -> Sm90BackwardFeatures:
 
 def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and numbers that the features bind."""
-    slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
+    has_slopes = features.softcap or changes_slopes(features.program)
+    slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if has_slopes else "Ones")
     dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
     splits = Number("splits_heads", int(features.splits_heads))
     return (*score_bindings(features), slopes, dropping, splits)

@@ -68,7 +68,7 @@ def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
 @kept
 def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
     """Return the translation unit of the kernel. dS knows of softcap and dropout already."""
-    features = replace(features, softcap=False, dropout=False)
+    features = replace(features, softcap=False, dropout=False, program=None)
     sums = "Added" if adds else "Stored"
     numbers = {
         "d_head": config.d_head,

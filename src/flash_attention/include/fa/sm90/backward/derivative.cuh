@@ -20,10 +20,14 @@ concept DerivativeSlot = requires(typename T::template Kept<Math>& kept,
   T::template convert<Math>(pairs, scores);
 };
 
-template <class T, class Math, class Score>
+struct SlopesOfNobody {
+  __device__ float operator()(int, int) const { return 1.f; }
+};
+
+template <class T, class Math>
 concept SlopesSlot =
-    requires(typename T::template Kept<Math, Score>& kept, typename Math::Scores& scores) {
-      kept.keep_slopes(scores);
+    requires(typename T::template Kept<Math>& kept, typename Math::Scores& scores) {
+      kept.keep_slopes(SlopesOfNobody{});
       kept.multiply_slopes(scores);
     };
 
@@ -147,9 +151,10 @@ namespace fa::sm90::backward::slopes {
 
 // Scores are only scaled: dS needs no other factor.
 struct Ones {
-  template <class Math, class Score>
+  template <class Math>
   struct Kept {
-    __device__ void keep_slopes(const typename Math::Scores&) {}
+    template <class Slope>
+    __device__ void keep_slopes(Slope) {}
     __device__ void multiply_slopes(typename Math::Scores&) const {}
   };
 };
@@ -157,19 +162,19 @@ struct Ones {
 // The derivatives of changed scores by the scaled ones, in 16-bit pairs: they are computed with P, while
 // the changed scores are there, and kept until dS needs them.
 struct Pairs {
-  template <class Math, class Score>
+  template <class Math>
   class Kept {
     using DType = typename Math::DType;
     using Scores = typename Math::Scores;
 
    public:
-    __device__ void keep_slopes(const Scores& changed) {
+    template <class Slope>  // slope(j, e)
+    __device__ void keep_slopes(Slope slope) {
 #pragma unroll
       for (int j = 0; j < Scores::kColFragments; ++j)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          pairs_[j][h] = DType::pack(Score::slope(changed.v[0][j][2 * h]),
-                                     Score::slope(changed.v[0][j][2 * h + 1]));
+          pairs_[j][h] = DType::pack(slope(j, 2 * h), slope(j, 2 * h + 1));
     }
     __device__ void multiply_slopes(Scores& ds) const {
 #pragma unroll

@@ -5,13 +5,14 @@
 #pragma once
 #include <fa/backward_args.cuh>
 #include <fa/sm90/backward/products.cuh>
+#include <fa/sm90/backward/score_change.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
 
 namespace fa::sm90::backward {
 
 template <class Config_, int Warpgroup>
-class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
+class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
  public:
   using Config = Config_;
   using Math = Products<Config>;
@@ -21,17 +22,17 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   static constexpr int kStages = Config::kStages;
   template <int Stage>
   static constexpr int kAfter = (Stage + 1) % kStages;
-  using Score = typename Config::Score;
   using Derivative = typename Config::Derivative;
   using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
 
   __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
-      : maps_(maps), args_(args), query_side_(args), dropping_(args) {}
+      : ScoreChange<Config>(args), maps_(maps), query_side_(args), dropping_(args) {}
 
   __device__ void run() {
     while (take_tile<Config>(tile_, steps_, block_)) {
       query_side_.begin_tile(mail());
       dropping_.begin_tile(mail());
+      this->begin_heads(mail());
       dk_.zero();
       dv_.zero();
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
@@ -58,6 +59,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     if (BlockWalk<Config>::next(block_, mail())) {
       query_side_.next_head();
       dropping_.next_head();
+      ScoreChange<Config>::next_head();
     }
     return --steps_ > 0;
   }
@@ -136,13 +138,12 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   // S becomes P = exp2(scale S - lse).
   template <int Stage>
   __device__ void exponentials(Scores& s) {
-    Score::change(s, args_);
-    this->keep_slopes(s);
-    exponentials_of(s, Score::scale(args_), Smem::lse(Stage));
+    ScoreChange<Config>::exponentials(s, mail(), warp_key(), block_ * Config::kBR,
+                                      Smem::lse(Stage));
   }
   // P becomes zero where a query does not see the key.
   __device__ void mask(Scores& s, bool hides) {
-    if (hides) hide(s, typename Config::Mask(args_), mail(), warp_key(), block_ * Config::kBR);
+    if (hides) this->hide(s, mail(), warp_key(), block_ * Config::kBR);
   }
   // P in 16 bits.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
@@ -158,7 +159,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     dropping_.scale_kept(s);
     Derivative::template run<Math>(s, kept_,
                                    [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
-    this->multiply_slopes(s);
+    this->multiply_slopes(s, mail(), warp_key(), block_ * Config::kBR, hides());
   }
   __device__ void convert_derivative(Pairs& p, const Scores& s) {
     Derivative::template convert<Math>(p, s);
@@ -197,8 +198,8 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
          mail().read(Word::kKBatch)});
   }
 
+  using ScoreChange<Config>::args_;
   const TensorMaps& maps_;
-  const BackwardKernelArgs& args_;
   QuerySide query_side_;
   typename Config::Dropping::template Of<Config> dropping_;
   typename Config::KeyOperand::template Of<Config, Warpgroup> k_;

@@ -85,7 +85,7 @@ struct Products {
 
 // The slopes of a warpgroup's scores, a base class: it takes no room if there is nothing to keep.
 template <class Config>
-using Slopes = typename Config::Slopes::template Kept<Products<Config>, typename Config::Score>;
+using Slopes = typename Config::Slopes::template Kept<Products<Config>>;
 
 // From S to P: exponentials, and zeros where a query does not see a key. Rows are keys, columns queries.
 

@@ -6,26 +6,27 @@
 #include <fa/backward_args.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/products.cuh>
+#include <fa/sm90/backward/score_change.cuh>
 #include <fa/sm90/backward/split_memory.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 
 namespace fa::sm90::backward {
 
 template <class Config>
-class ScoreWarpgroup : Slopes<Config> {
+class ScoreWarpgroup : ScoreChange<Config> {
   using Smem = SplitMemory<Config>;
   using Math = Products<Config>;
   using Scores = typename Math::Scores;
   using Pairs = typename Math::Pairs;
   using Tile64 = typename Smem::Tile64;
-  using Score = typename Config::Score;
   using Derivative = typename Config::Derivative;
   static constexpr int kDimSteps = Config::kDHead / 16;
 
  public:
   __device__ explicit ScoreWarpgroup(const BackwardKernelArgs& args)
-      : args_(args), dropping_(args), steps_(Smem::mail().read(Word::kSteps)) {
+      : ScoreChange<Config>(args), dropping_(args), steps_(Smem::mail().read(Word::kSteps)) {
     dropping_.begin_tile(Smem::mail());
+    this->begin_heads(Smem::mail());
     block_ = Smem::mail().read(Word::kFirstBlock);
   }
 
@@ -46,7 +47,10 @@ class ScoreWarpgroup : Slopes<Config> {
       issue_scores();        // the next S
       ptx::wgmma_wait<1>();  // dP is complete, dO was read
       derivatives();         // dP becomes dS, which leaves
-      if (next_block() <= block_) dropping_.next_head();
+      if (next_block() <= block_) {
+        dropping_.next_head();
+        this->next_head();
+      }
       block_ = next_block();
       ptx::wgmma_wait<0>();  // S is complete
     }
@@ -117,13 +121,11 @@ class ScoreWarpgroup : Slopes<Config> {
   __device__ void probabilities() {
     dropping_.draw(Smem::mail().read(Word::kKeyFirst) + warp_in_group() * kWarpRows,
                    block_ * Config::kBR);
-    Score::change(s_, args_);
-    this->keep_slopes(s_);
-    exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
+    this->exponentials(s_, Smem::mail(), warp_in_group() * kWarpRows, block_ * Config::kBR,
+                       Smem::lse(q_.stage));
     q_.advance();
     if (hides(Smem::mail(), block_))
-      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_in_group() * kWarpRows,
-           block_ * Config::kBR);
+      this->hide(s_, Smem::mail(), warp_in_group() * kWarpRows, block_ * Config::kBR);
     Math::convert_probabilities(pairs_, s_);
     dropping_.drop(pairs_);
     kept_.keep(s_);
@@ -137,7 +139,8 @@ class ScoreWarpgroup : Slopes<Config> {
     const u32 delta = Smem::delta(delta_.stage);
     dropping_.scale_kept(dp_);
     Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
-    this->multiply_slopes(dp_);
+    this->multiply_slopes(dp_, Smem::mail(), warp_in_group() * kWarpRows, block_ * Config::kBR,
+                          hides(Smem::mail(), block_));
     delta_.advance();
     Derivative::template convert<Math>(pairs_, dp_);
     hand_over(pairs_, Smem::ds_pipeline());
@@ -156,7 +159,6 @@ class ScoreWarpgroup : Slopes<Config> {
     return more ? block_ + 1 : Smem::mail().read(Word::kFirstBlock);  // of the next head
   }
 
-  const BackwardKernelArgs& args_;
   typename Config::Dropping::template Of<Config> dropping_;
   int steps_, block_;
   Ring<Smem::kQStages> q_;

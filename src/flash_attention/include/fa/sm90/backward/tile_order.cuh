@@ -105,8 +105,10 @@ __device__ constexpr bool check_slots() {
                 "Lengths: kPerBatch, kPackedQueries, q_len(args, batch), sequence(args, batch)");
   static_assert(attn::ScoreSlot<typename Config::Score>,
                 "Score: change(s, args), scale(args), slope(s)");
-  static_assert(SlopesSlot<typename Config::Slopes, Products<Config>, typename Config::Score>,
-                "Slopes: Kept<Math, Score> with keep_slopes(scores) and multiply_slopes(scores)");
+  static_assert(SlopesSlot<typename Config::Slopes, Products<Config>>,
+                "Slopes: Kept<Math> with keep_slopes(slope) and multiply_slopes(scores)");
+  static_assert(attn::FunctionSlot<typename Config::Function>,
+                "Function: kScores, kMasks, kSlopes, kListed");
   static_assert(DroppingSlot<typename Config::Dropping, Config>,
                 "Dropping: Of<Config>(args) with begin_tile(mail), next_head(), draw(key, query), "
                 "drop(p), weights(p), scale_kept(dp)");

@@ -5,6 +5,7 @@
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
+#include <fa/attn/user_function.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/async.cuh>
@@ -133,6 +134,7 @@ enum class Word : int {
   kQFirst,  // row of the sequence in dq
   kQBatch,
   kShare,  // of dQ of the block whose sum is staged: Share bits
+  kBatch,
   kCount = 20
 };
 
@@ -181,9 +183,13 @@ __device__ inline i64 stat_row(const BackwardKernelArgs& args, int head, int bat
 
 // The blocks before this one are seen by all keys, if they come after those near the first query.
 template <class Config>
-__device__ int open_end(const TileRange<Config>& range) {
-  if (range.ragged) return 0;
-  return Config::Mask::kHasStart ? range.end_first / Config::kBR : range.end_block();
+__device__ int open_end(const TileRange<Config>& range, const attn::Sequence& sequence) {
+  using Function = typename Config::Function;
+  if (range.ragged || (Function::kMasks && !Function::kListed)) return 0;
+  const int end =
+      Config::Mask::kHasStart ? range.end_first / Config::kBR : range.end_block();
+  // What a function makes of a row after the last query may be anything.
+  return Function::kScores ? min(end, sequence.q_len / Config::kBR) : end;
 }
 
 template <class Config>
@@ -199,12 +205,13 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
   mail.write(Word::kFirstBlock, range.first_block());
   mail.write(Word::kEndBlock, range.end_block());
   mail.write(Word::kOpenFirst, (range.start_last + Config::kBR - 1) / Config::kBR);
-  mail.write(Word::kOpenEnd, open_end<Config>(range));
+  mail.write(Word::kOpenEnd, open_end<Config>(range, sequence));
   mail.write(Word::kQLen, sequence.q_len);
   mail.write(Word::kKLen, sequence.k_len);
   mail.write(Word::kStatFirst, attn::first_stat_row(args, tile.batch));
   mail.write(Word::kKFirst, sequence.k_first);
   mail.write(Word::kKBatch, sequence.k_batch);
+  if (Config::Function::kScores || Config::Function::kMasks) mail.write(Word::kBatch, tile.batch);
   const int sum_head = tile.split * (args.heads / args.heads_per_kv) + tile.kv_head;
   mail.write(Word::kSumRow,
              sum_head * args.key_rows + attn::first_key_row(args, tile.batch) + tile.key_first);
