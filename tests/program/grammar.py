@@ -6,10 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from flash_attention.program.trace import trace
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTS = (torch.int32, torch.int64, torch.int16)
@@ -53,6 +56,7 @@ def random_function(
     def see(batch: Any, head: Any, query: Any, key: Any) -> Any:
         return mask(At(None, batch, head, query, key))
 
+    trace(change, see)
     return change, see, grammar.tensors
 
 
@@ -86,8 +90,12 @@ class Grammar:
             ]
         )
 
-    def captured(self, *shape: int, kind: str) -> Tensor:
-        """A captured tensor; some are no contiguous memory."""
+    def captured(self, *shape: int, kind: str) -> Callable[[], Tensor]:
+        """A captured tensor, made when it is used first."""
+        return cache(lambda: self._make(shape, kind))
+
+    def _make(self, shape: tuple[int, ...], kind: str) -> Tensor:
+        """A tensor; some are no contiguous memory."""
         steps = self.draw.choice((1, 1, 2))
         room = (*shape[:-1], shape[-1] * steps) if shape else ()
         if kind == "float":
@@ -110,18 +118,18 @@ class Grammar:
         form = self.draw.randrange(5)
         if form == 0:
             each = self.captured(n, kind=kind)
-            return lambda at: each[getattr(at, name)]
+            return lambda at: each()[getattr(at, name)]
         if form == 1:
             each = self.captured(s.batch, n, kind=kind)
-            return lambda at: each[at.batch, getattr(at, name)]
+            return lambda at: each()[at.batch, getattr(at, name)]
         if form == 2:
             each = self.captured(s.heads, s.queries, s.keys, kind=kind)
-            return lambda at: each[at.head, at.query, at.key]
+            return lambda at: each()[at.head, at.query, at.key]
         if form == 3:
             each, reach = self.captured(s.heads, 33, kind=kind), 16
-            return lambda at: each[at.head, torch.clamp(at.key - at.query, -reach, reach) + reach]
+            return lambda at: each()[at.head, torch.clamp(at.key - at.query, -reach, reach) + reach]
         each = self.captured(s.heads, kind=kind)
-        return lambda at: each[at.head]
+        return lambda at: each()[at.head]
 
     def integer(self, depth: int) -> Part:
         """An integer."""
@@ -221,4 +229,4 @@ class Grammar:
     def _documents(self) -> Part:
         s = self.sizes
         each = self.captured(s.batch, max(s.queries, s.keys), kind="int")
-        return lambda at: each[at.batch, at.query] == each[at.batch, at.key]
+        return lambda at: each()[at.batch, at.query] == each()[at.batch, at.key]

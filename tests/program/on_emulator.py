@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flash_attention.compile import compile_to_ptx
+from flash_attention.program import verdict_text
 from flash_attention.program.cuda_reader import HEADER, cuda_text
 from flash_attention.program.layout import arguments, arguments_size
 from flash_attention.program.trace import Traced
+from flash_attention.program.verdict import Tile
 from ptx_emulator import GlobalMemory, load_program, run
 
 _KERNEL = """
@@ -30,6 +33,22 @@ extern "C" __global__ void evaluate(const Function::Args args, const float* in, 
   seen[i] = Function::mask(args, of_head, of_query, of_key, batch, head, query, key);
   scores[i] = Function::score(args, of_head, of_query, of_key, in[i], batch, head, query, key);
   slopes[i] = Function::slope(args, of_head, of_query, of_key, in[i], batch, head, query, key);
+}
+"""
+
+_FILL = """
+extern "C" __global__ void fill(const Verdict::Args args, const Verdict::Bounds bounds) {
+  const int threads = gridDim.x * blockDim.x;
+  Verdict::fill(args, bounds, (blockIdx.x * blockDim.x + threadIdx.x) / 32, threads / 32);
+}
+"""
+_VERDICTS = """
+extern "C" __global__ void judge(const Verdict::Args args, const Verdict::Bounds bounds,
+                                 const int* tiles, int* verdicts, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const int* t = tiles + 6 * i;
+  verdicts[i] = Verdict::verdict(args, bounds, t[0], t[1], t[2], t[3], t[4], t[5]);
 }
 """
 
@@ -54,10 +73,12 @@ class Device:
         return self.put(flat.view(torch.uint8).numpy())
 
     def run(self, source: str, args: list[Any], threads: int, block: int = 128) -> None:
-        """Run a kernel that has no mistake."""
-        text = f"#include <{HEADER}>\n{cuda_text(self.traced.program)}{source}"
-        size = arguments_size(self.traced.program)
-        text += f"static_assert(sizeof(Function::Args) == {size});\n"
+        """Run a kernel that has no mistake, behind the texts of the program."""
+        program = self.traced.program
+        text = f"#include <{HEADER}>\n#include <{verdict_text.HEADER}>\n"
+        text += cuda_text(program) + verdict_text.verdict_text(program) + source
+        for name in ("Function", "Verdict"):
+            text += f"static_assert(sizeof({name}::Args) == {arguments_size(program)});\n"
         kernel = compile_to_ptx(text, arch="sm_90a", name="function")
         result = run(
             load_program(kernel.ptx, kernel.entry),
@@ -82,3 +103,19 @@ def on_emulator(traced: Traced, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         for place, each in zip(places, results, strict=True)
     )
     return seen.bool(), scores, slopes
+
+
+def verdicts_on_emulator(traced: Traced, tiles: Sequence[Tile]) -> list[int]:
+    """The verdicts of the kernel's text, with tables that a kernel filled."""
+    device = Device(traced)
+    tables = []
+    for slot in verdict_text.table_slots(traced.program):
+        shape = verdict_text.table_shape(traced, slot)
+        tables.append(device.memory.alloc(nbytes=4 * int(np.prod(shape)), name="table"))
+    bounds = verdict_text.bounds_arguments(traced.program, tables)
+    if tables:
+        device.run(_FILL, [device.args, bounds], threads=256)
+    given, count = device.put(np.array(tiles, np.int32)), len(tiles)
+    results = device.put(np.full(count, -1, np.int32))
+    device.run(_VERDICTS, [device.args, bounds, given, results, count], threads=count)
+    return device.memory.read(results, np.int32, (count,)).tolist()  # type: ignore[no-any-return]

@@ -46,6 +46,13 @@ def cuda_text(program: Program, name: str = "Function") -> str:
     return _Printer(differentiate(program)).struct(name)
 
 
+def head_lines(program: Program, roots: Iterable[int]) -> list[str]:
+    """Statements for the nodes that depend on the batch and the head alone: node 3 is `n3`."""
+    function = _Function(_Printer(Derivative(program, -1, ())), Level.HEAD)
+    function.print(roots)
+    return function.lines
+
+
 class _Member(NamedTuple):
     """A field of OfHead, OfQuery or OfKey."""
 

@@ -39,12 +39,12 @@ def change_score(traced: Traced, score: Tensor, at: Coordinates) -> Tensor:
     if result is None:
         return score
     changed = evaluate(traced, at, score, [result])[result]
-    return changed.broadcast_to(torch.broadcast_shapes(score.shape, *(each.shape for each in at)))
+    return changed.broadcast_to(torch.broadcast_tensors(score, *at)[0].shape)
 
 
 def see(traced: Traced, at: Coordinates, dtype: torch.dtype = torch.float32) -> Tensor:
     """Which queries see which keys. Floats on the way have the dtype."""
-    shape = torch.broadcast_shapes(*(each.shape for each in at))
+    shape = torch.broadcast_tensors(*at)[0].shape
     result = traced.program.mask
     if result is None:
         return torch.ones(shape, dtype=torch.bool, device=at.query.device)

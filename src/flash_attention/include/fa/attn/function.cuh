@@ -30,10 +30,8 @@ __device__ __forceinline__ float absolute(float x) { return fabsf(x); }
 
 __device__ __forceinline__ float sigmoid(float x) { return ptx::reciprocal(1.f + expf(-x)); }
 
-// An index within a dimension of `size` elements, whatever it was: tiles have rows past the last.
-__device__ __forceinline__ u32 within(int index, int size) {
-  return min(static_cast<u32>(index), static_cast<u32>(size) - 1u);
-}
+// The nearest index of a dimension of `size` elements: tiles have rows past the last.
+__device__ __forceinline__ int within(int index, int size) { return min(max(index, 0), size - 1); }
 
 // How far an index goes into a tensor, in elements.
 __device__ __forceinline__ i64 offset(int index, int size, i64 stride) {
