@@ -11,6 +11,7 @@ from torch import Tensor
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.nodes import Program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
+from flash_attention.program.verdict_text import tables_bytes
 
 
 class Function:
@@ -21,8 +22,7 @@ class Function:
 
     Each is called once, with symbols, and has plain arithmetic, comparisons, torch's functions of
     elements, and reads of captured tensors by index. What it computes is compiled into the kernels.
-    Functions that differ in numbers and in captured tensors alone share the kernels; two of these
-    are equal. A captured tensor is read when a kernel runs.
+    Functions that differ in numbers and in captured tensors alone share the kernels. A captured tensor is read when a kernel runs.
     """
 
     __slots__ = ("__dict__", "traced")
@@ -47,8 +47,15 @@ class Function:
         """A short name of the program."""
         return digest_of(self.program)
 
+    @cached_property
+    def bounds_bytes(self) -> int:
+        """The memory that the planning of blocks needs for bounds of captured tensors."""
+        return tables_bytes(self.traced)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Function) and self.program == other.program
+        if not isinstance(other, Function):
+            return NotImplemented
+        return self.program == other.program and self.bounds_bytes == other.bounds_bytes
 
     def __hash__(self) -> int:
         return hash(self.program)

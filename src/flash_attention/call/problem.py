@@ -56,6 +56,7 @@ class Problem:
     v_transposed: bool = False  # the keys of v are contiguous, and not its columns
     batch_invariant: bool = False  # the bits of a row do not depend on other rows
     program: Program | None = None  # of a user's score and mask functions
+    bounds_bytes: int = 0  # memory for bounds of the tensors that they capture
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -111,6 +112,7 @@ class Problem:
             v_transposed=has_transposed_v(call),
             batch_invariant=bool(call.batch_invariant),
             program=None if call.function is None else call.function.program,
+            bounds_bytes=0 if call.function is None else call.function.bounds_bytes,
         )
 
     def resized(self, call: Call) -> Problem | None:

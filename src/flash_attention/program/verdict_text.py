@@ -48,6 +48,11 @@ def bounds_arguments(program: Program, pointers: Sequence[int]) -> bytes:
     return struct.pack(f"={max(len(slots), 1)}Q", *(pointers or (0,)))
 
 
+def tables_bytes(traced: Traced) -> int:
+    """The bytes of all tables of a call."""
+    return sum(4 * prod(table_shape(traced, slot)) for slot in table_slots(traced.program))
+
+
 def verdict_text(program: Program, name: str = "Verdict") -> str:
     """A struct with `Args`, which are those of `cuda_text`; `Bounds`, the tables; `fill`, by which
     warps fill the tables; and `verdict`, which is 0 for an empty tile, 1 for a full one and 2 for
@@ -57,6 +62,7 @@ def verdict_text(program: Program, name: str = "Verdict") -> str:
     body = [
         struct_text(program),
         f"struct Bounds {{ {fields or 'long long none;'} }};",
+        *_tables(program, slots),
         *_fill(program, slots),
         *_verdict(program),
     ]
@@ -65,6 +71,21 @@ def verdict_text(program: Program, name: str = "Verdict") -> str:
 
 def _element(program: Program, slot: int) -> str:
     return "float" if DTYPES[program.tensors[slot].dtype] == FLOAT else "int"
+
+
+def _tables(program: Program, slots: Sequence[int]) -> list[str]:
+    """The tables in one piece of memory, one after the other."""
+    lines = [
+        f"{_QUALIFIERS} Bounds tables(const Args& args, void* memory) {{",
+        "Bounds bounds = {};",
+        "int* next = static_cast<int*>(memory);",
+    ]
+    for slot in slots:
+        *rows, size = [f"args.size{slot}[{d}]" for d in range(program.tensors[slot].ndim)]
+        entries = " * ".join(["2ll", *rows, f"{LIBRARY}blocks_of({size})"])
+        element = _element(program, slot)
+        lines.append(f"bounds.table{slot} = reinterpret_cast<{element}*>(next), next += {entries};")
+    return [*lines, "return bounds;", "}"]
 
 
 def _fill(program: Program, slots: Sequence[int]) -> list[str]:

@@ -14,6 +14,7 @@ from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
+from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
 from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.forward_args import (
@@ -139,19 +140,28 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
         if maps and problem.total_q is not None:
             maps["o"] = of_all_lengths(maps["o"])
+        arguments = forward_args(problem, views) if split is None else None
+        lists = _lists(config, problem) if features.listed and not problem.idle else None
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
             maps,
         )
         resize = _resizing(config, problem, walk, split, setting.num_sms)
-        if split is None:
+        if arguments is not None:
+            before: tuple[Step, ...] = ()
+            if lists is not None:
+                lists.put(arguments)
+                before = lists.steps(ForwardKernelArgs, LAYOUT_ASSERTS, config.target(arch))
             return Recipe(
-                *(features, (main,), forward_args(problem, views)),
+                *(features, (*before, main), arguments),
+                scratch={} if lists is None else lists.scratch,
+                main=len(before),
                 counts_tiles=walk.counts_tiles and not problem.idle,
                 tiles=problem.num_tiles(config.B_r),
                 resize=resize,
             )
+        assert split is not None
         most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
         return Recipe(
             features,
@@ -258,6 +268,8 @@ def _resizing(
     that is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
+    if problem.program is not None:
+        return None
     serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
     if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
@@ -301,6 +313,7 @@ def _features(
         block_descales=asked.block_descales,
         dropout=asked.dropout,
         program=asked.program,
+        listed=asked.program is not None and asked.program.mask is not None,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
@@ -316,6 +329,10 @@ def _features(
     if asked.dropout or asked.program is not None:  # the rows of a tile are those of one head
         return own
     return replace(own, heads_together=group) if together else own
+
+
+def _lists(config: HopperForwardKernelConfig, problem: Problem) -> Lists:
+    return Lists(Listing("OfQueries", config.B_r, config.B_c), problem)
 
 
 def _num_ctas(

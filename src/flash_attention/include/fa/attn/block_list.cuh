@@ -15,14 +15,17 @@ struct BlockList {
   __device__ int entry(int i) const { return __ldg(places + (i < whole ? i : stride - count + i)); }
 };
 
-// Which list is that of a tile: `block` counts tiles along the sequence, or along all sequences of a packed
-// tensor, whose lists differ.
+// The number of the list of a tile. `tile` counts the tiles of a head, of all sequences that have their own.
 template <class Args>
-__device__ BlockList list_of(const Args& args, int block, int head) {
-  const i64 list = static_cast<i64>(block) * args.list_heads + head % args.list_heads;
-  const int* const counts = args.list_counts + 2 * list;
-  return {args.list_entries + list * args.list_stride, args.list_stride, __ldg(counts),
-          __ldg(counts + 1)};
+__device__ int list_number(const Args& args, int tile, int head) {
+  return tile * args.list_heads + head % args.list_heads;
+}
+
+template <class Args>
+__device__ BlockList list_of(const Args& args, int number) {
+  const int* const counts = args.list_counts + 2ll * number;
+  return {args.list_entries + static_cast<i64>(number) * args.list_stride, args.list_stride,
+          __ldg(counts), __ldg(counts + 1)};
 }
 
 // The key blocks of a tile of queries by their places in a list, which are visited from the last to the first.

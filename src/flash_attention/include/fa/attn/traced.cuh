@@ -11,13 +11,13 @@ namespace fa::attn {
 // The arguments of a kernel with a function. traced_args.py mirrors them.
 template <class Base, class Program>
 struct WithFunction : Base {
-  int* list_entries;   // [lists, list_stride], the blocks that a tile visits
-  int* list_counts;    // [lists, 2], how many of them all rows see whole, and how many there are
-  void* bounds;        // minima and maxima of captured tensors
-  int list_stride;     // the most entries of a list
-  int list_batches;    // sequences that have lists of their own, or 1 for all
-  int list_heads;      // heads that have, or 1
-  int absolute;        // a function counts queries so that the last one is at the last key
+  int* list_entries;  // [lists, list_stride], the blocks that a tile visits
+  int* list_counts;   // [lists, 2], how many of them all rows see whole, and how many there are
+  void* bounds;       // minima and maxima of captured tensors
+  int list_stride;    // the most entries of a list
+  int list_batches;   // sequences that have lists of their own, or 1 for all
+  int list_heads;     // heads that have, or 1
+  int absolute;       // a function counts queries so that the last one is at the last key
   typename Program::Args program;
 };
 
@@ -120,8 +120,7 @@ struct Traced {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = at.key + row + 8 * h;
         const int query = at.query + 8 * j + column + e + at.ahead;
         const auto of_query = Program::of_query(args, of_head, at.batch, at.head, query);
-        visit(j, 2 * h + e,
-              At{args, of_head, of_query, of_key[h], at.batch, at.head, query, key});
+        visit(j, 2 * h + e, At{args, of_head, of_query, of_key[h], at.batch, at.head, query, key});
       }
     }
   }

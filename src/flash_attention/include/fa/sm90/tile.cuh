@@ -152,10 +152,8 @@ __device__ auto key_range(const Tile& tile, int first, int count, const attn::Se
                           const ForwardKernelArgs& args) {
   if constexpr (Config::Function::kListed) {
     const auto& own = Config::Function::of(args);
-    int block = tile.batch % own.list_batches * num_q_blocks<Config>(args) + tile.q_block;
-    if constexpr (Config::Lengths::kPackedQueries)
-      block = packed_tiles<Config>(args).first(tile.batch) + tile.q_block;
-    return attn::ListedKeys{attn::list_of(own, block, tile.head)};
+    const int block = tile.batch % own.list_batches * num_q_blocks<Config>(args) + tile.q_block;
+    return attn::ListedKeys{attn::list_of(own, attn::list_number(own, block, tile.head))};
   } else {
     return attn::KeyRange<typename Config::Mask, Config::kBC>(typename Config::Mask(args), first,
                                                               count, sequence);

@@ -186,8 +186,7 @@ template <class Config>
 __device__ int open_end(const TileRange<Config>& range, const attn::Sequence& sequence) {
   using Function = typename Config::Function;
   if (range.ragged || (Function::kMasks && !Function::kListed)) return 0;
-  const int end =
-      Config::Mask::kHasStart ? range.end_first / Config::kBR : range.end_block();
+  const int end = Config::Mask::kHasStart ? range.end_first / Config::kBR : range.end_block();
   // What a function makes of a row after the last query may be anything.
   return Function::kScores ? min(end, sequence.q_len / Config::kBR) : end;
 }

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of the blocks that tiles visit, where a user's mask function decides that."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from flash_attention.call.features import Features
+from flash_attention.call.function import digest_of
+from flash_attention.call.problem import Problem
+from flash_attention.compile.binding import Number, Variant
+from flash_attention.compile.unit import Unit, kept, render
+from flash_attention.families.fit import MAX_GRID_X
+from flash_attention.families.recipe import Geometry, Step
+from flash_attention.families.traced_args import (
+    layout_asserts,
+    parameter,
+    prelude,
+)
+from flash_attention.program.nodes import BATCH, HEAD, Program
+from flash_attention.program.verdict_text import table_slots, verdict_text
+
+THREADS = 128
+WARPS = THREADS // 32
+KNOWN = "Known"  # the C++ type that says what is known of a mask in a tile
+BOUNDS_CTAS = 132  # which share the entries of all tables
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which side has the tiles: OfQueries or OfKeys of include/fa/lists/list_blocks.cuh; and the
+    rows of a tile and of a visited block."""
+
+    side: str
+    tile_rows: int
+    block_rows: int
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The lists of a problem."""
+
+    listing: Listing
+    problem: Problem
+
+    @property
+    def _own(self) -> int:
+        is_of_queries = self.listing.side == "OfQueries"
+        return self.problem.seq_q if is_of_queries else self.problem.seq_k
+
+    @property
+    def _visited(self) -> int:
+        is_of_queries = self.listing.side == "OfQueries"
+        return self.problem.seq_k if is_of_queries else self.problem.seq_q
+
+    @property
+    def _depends(self) -> int:
+        assert self.problem.program is not None
+        return self.problem.program.mask_depends
+
+    @property
+    def batches(self) -> int:
+        """How many sequences have lists of their own."""
+        differ = self._depends & BATCH or self.problem.per_batch
+        return self.problem.batch if differ else 1
+
+    @property
+    def heads(self) -> int:
+        """How many heads have lists of their own."""
+        return self.problem.heads if self._depends & HEAD else 1
+
+    @property
+    def count(self) -> int:
+        """How many lists there are."""
+        return self.batches * self.heads * -(-self._own // self.listing.tile_rows)
+
+    @property
+    def stride(self) -> int:
+        """The most entries of a list."""
+        return max(-(-self._visited // self.listing.block_rows), 1)
+
+    @property
+    def scratch(self) -> dict[str, int]:
+        """The bytes of the lists, of their counts, and of bounds of captured tensors."""
+        bounds = {"bounds": self.problem.bounds_bytes} if self.problem.bounds_bytes else {}
+        return {"list_entries": 4 * self.count * self.stride, "list_counts": 8 * self.count, **bounds}
+
+    def put(self, args: Any) -> None:
+        """Store the numbers of the lists in the arguments of kernels."""
+        args.list_stride = self.stride
+        args.list_batches, args.list_heads = self.batches, self.heads
+
+    def steps(self, base: type[ctypes.Structure], asserts: str, target: str) -> tuple[Step, ...]:
+        """Return the kernels that make the lists."""
+        program = self.problem.program
+        assert program is not None
+        features = self.problem.features
+        made = []
+        if table_slots(program):
+            unit = _unit("fill_bounds", self.listing, features, base, asserts, target)
+            made.append(Step(unit, Geometry((BOUNDS_CTAS, 1, 1), THREADS)))
+        ctas = min(-(-self.count // WARPS), MAX_GRID_X)
+        unit = _unit("list_blocks", self.listing, features, base, asserts, target)
+        return (*made, Step(unit, Geometry((ctas, 1, 1), THREADS)))
+
+
+@kept
+def _unit(
+    kernel: str,
+    listing: Listing,
+    features: Features,
+    base: type[ctypes.Structure],
+    asserts: str,
+    target: str,
+) -> Unit:
+    program: Program | None = features.program
+    assert program is not None
+    lengths = "PerBatch" if features.per_batch else "Same"
+    words = [listing.side.lower(), str(listing.tile_rows), str(listing.block_rows)]
+    words += [features.mask.value.lower(), lengths.lower(), digest_of(program)]
+    name = f"{kernel}_{'_'.join(words)}"
+    source = render(
+        entry=f"flash_{name}",
+        title=f"{kernel} of a mask function",
+        header="fa/lists/list_blocks.cuh",
+        bindings=(
+            Variant("Mask", "attn/mask", features.mask.value),
+            Variant("Lengths", "attn/lengths", lengths),
+            Number("tile_rows", listing.tile_rows),
+            Number("block_rows", listing.block_rows),
+            Number("threads", THREADS),
+        ),
+        asserts=layout_asserts(base, program, asserts),
+        bounds=f"{THREADS}",
+        prelude=f"{prelude(program)}\n{verdict_text(program, KNOWN)}",
+        parameters=(parameter(base, program, ""),),
+        body=(f"fa::lists::{kernel}<Config, {KNOWN}, fa::lists::{listing.side}>(args);",),
+    )
+    return Unit(name, target, source)
