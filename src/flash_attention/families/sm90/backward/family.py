@@ -32,6 +32,7 @@ from flash_attention.families.backward_steps import (
     split_scratch,
     stat_scratch,
 )
+from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
@@ -114,14 +115,21 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
-        features = replace(resolve(problem.features), splits_heads=splits > 1)
+        lists = _lists(config, problem)
+        features = replace(
+            resolve(problem.features), splits_heads=splits > 1, listed=lists is not None
+        )
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         maps = describe_all(config, named)
-        steps = [prepare_step(problem, target, sum_columns=columns, orders_dq=turns)]
+        steps = []
+        if lists is not None:
+            lists.put(arguments)
+            steps += lists.steps(BackwardKernelArgs, LAYOUT_ASSERTS, target)
+        steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
             geometry = Geometry(grid, config.num_threads, config.smem_bytes())
@@ -147,6 +155,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 ),
                 **workspace,
                 **split_scratch(problem, config.d_head, splits),
+                **({} if lists is None else lists.scratch),
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
             tiles=sum(_num_tiles(config, part, splits) for part in work.parts),
@@ -201,6 +210,17 @@ def _resizing(
         )
 
     return resize
+
+
+def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> Lists | None:
+    """Return the lists of a problem with a mask function, if kernels of a config have some. Tiles
+    that take turns visit every block, and so do those whose heads would have different lists."""
+    if problem.program is None or problem.program.mask is None:
+        return None
+    if config.query_gradient not in (QueryGradient.OWN_WARPGROUP, QueryGradient.NONE):
+        return None
+    lists = Lists(Listing("OfKeys", config.B_c, config.B_r), problem)
+    return None if lists.heads > 1 and problem.heads_per_kv > 1 else lists
 
 
 def _head_splits(

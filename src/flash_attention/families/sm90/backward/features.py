@@ -17,9 +17,11 @@ class Sm90BackwardFeatures(Features):
     """The required features, and whether the heads that share a head of k are split."""
 
     splits_heads: bool = False  # dK and dV are stored as sums of a split
+    listed: bool = False  # tiles visit the blocks that a mask function shows
 
     def words(self) -> list[str]:
-        return [*super().words(), *(["splits_heads"] if self.splits_heads else [])]
+        words = {"splits_heads": self.splits_heads, "listed": self.listed}
+        return [*super().words(), *(word for word, on in words.items() if on)]
 
 
 def resolve(features: Features) -> Sm90BackwardFeatures:
@@ -35,4 +37,4 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if has_slopes else "Ones")
     dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
     splits = Number("splits_heads", int(features.splits_heads))
-    return (*score_bindings(features), slopes, dropping, splits)
+    return (*score_bindings(features, listed=features.listed), slopes, dropping, splits)

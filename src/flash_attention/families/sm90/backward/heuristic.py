@@ -21,6 +21,7 @@ from flash_attention.families.sm90.backward.slots import (
     TileOrder,
 )
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
+from flash_attention.families.traced_args import changes_slopes
 from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
@@ -66,13 +67,13 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         pairs = own_warpgroup and problem.dtype == torch.bfloat16
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
         schedule = Schedule.PAIRED if own_warpgroup else Schedule.IN_PLACE
-    elif own_warpgroup or problem.softcap:
+    elif own_warpgroup or _has_slopes(problem):
         derivative = Derivative.ROUNDED
         schedule = Schedule.PAIRED if in_order else schedule
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
-        B_r=128 if d_head <= 64 and not problem.softcap else 64,  # slopes take registers
+        B_r=128 if d_head <= 64 and not _has_slopes(problem) else 64,  # slopes take registers
         B_c=64 if wide else 128,
         stages=3 if d_head == 96 else 2,
         query_gradient=query_gradient,
@@ -83,8 +84,14 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         group_heads=_group_heads(problem, d_head, query_gradient),
         k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP
         and d_head in K_IN_REGISTERS
-        and not problem.dropout_p,  # whose weights take their room
+        and not problem.dropout_p  # whose weights take their room
+        and problem.program is None,
     )
+
+
+def _has_slopes(problem: BackwardProblem) -> bool:
+    """Whether derivatives of the scores are kept."""
+    return problem.softcap > 0 or changes_slopes(problem.program)
 
 
 def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> bool:
@@ -101,9 +108,10 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     for dQ leaves the others no registers for the slopes of softcap at d_head 96 and 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
-    if d_head > WIDEST_KEYS or (d_head > 64 and problem.softcap):
+    if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS and d_head > 32
+    masked = problem.program is not None and problem.program.mask is not None
+    short = problem.seq_k <= FEW_KEYS and d_head > 32 and not masked  # which has lists
     if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP

@@ -68,7 +68,7 @@ def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
 @kept
 def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
     """Return the translation unit of the kernel. dS knows of softcap and dropout already."""
-    features = replace(features, softcap=False, dropout=False, program=None)
+    features = replace(features, softcap=False, dropout=False, program=None, listed=False)
     sums = "Added" if adds else "Stored"
     numbers = {
         "d_head": config.d_head,

@@ -27,7 +27,7 @@ __device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& arg
     if (threadIdx.x == kWarpSize)
       typename Config::QueryGradient::template Writer<Config>(args).run();
   if constexpr (Config::Lengths::kPerBatch)
-    if (warp_id() == 2) Clearer<Config>().run();
+    if (warp_id() == 2) Clearer<Config>(args).run();
 }
 
 template <class Config>

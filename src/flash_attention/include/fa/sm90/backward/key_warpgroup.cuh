@@ -38,6 +38,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kVPart);  // V has arrived
       k_.read();
+      look_up();
       if (has_block())
         Config::Schedule::run(*this);
       else
@@ -61,7 +62,9 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
       dropping_.next_head();
       ScoreChange<Config>::next_head();
     }
-    return --steps_ > 0;
+    --steps_;
+    look_up();
+    return steps_ > 0;
   }
 
   // Whether some key of the tile is not seen by all queries of the block.
@@ -132,18 +135,15 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // from S to P and from dP to dS
 
   // Which weights of the block are dropped, while S is being computed.
-  __device__ void draw() {
-    dropping_.draw(mail().read(Word::kKeyFirst) + warp_key(), block_ * Config::kBR);
-  }
+  __device__ void draw() { dropping_.draw(mail().read(Word::kKeyFirst) + warp_key(), queries()); }
   // S becomes P = exp2(scale S - lse).
   template <int Stage>
   __device__ void exponentials(Scores& s) {
-    ScoreChange<Config>::exponentials(s, mail(), warp_key(), block_ * Config::kBR,
-                                      Smem::lse(Stage));
+    ScoreChange<Config>::exponentials(s, mail(), warp_key(), queries(), Smem::lse(Stage));
   }
   // P becomes zero where a query does not see the key.
   __device__ void mask(Scores& s, bool hides) {
-    if (hides) this->hide(s, mail(), warp_key(), block_ * Config::kBR);
+    if (hides) this->hide(s, mail(), warp_key(), queries());
   }
   // P in 16 bits.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
@@ -159,7 +159,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
     dropping_.scale_kept(s);
     Derivative::template run<Math>(s, kept_,
                                    [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
-    this->multiply_slopes(s, mail(), warp_key(), block_ * Config::kBR, hides());
+    this->multiply_slopes(s, mail(), warp_key(), queries(), hides());
   }
   __device__ void convert_derivative(Pairs& p, const Scores& s) {
     Derivative::template convert<Math>(p, s);
@@ -171,9 +171,17 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
           {args_.dv, args_.dv_stride, args_.d_v});
   }
   // dS leaves for dQ.
-  __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
+  __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, queries() / Config::kBR); }
 
  private:
+  // The first query of the block. The entry of a list is read while the products before it run.
+  __device__ int queries() const {
+    return (Config::Function::kListed ? listed_block_ : block_) * Config::kBR;
+  }
+  __device__ void look_up() {
+    if (Config::Function::kListed && has_block())
+      listed_block_ = __shfl_sync(~0u, query_block<Config>(block_, mail(), args_), 0);
+  }
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
   static __device__ int warp_key() {
     return Warpgroup * kWarpgroupRows + warp_in_group() * kWarpRows;
@@ -205,7 +213,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;
-  int steps_, block_;
+  int steps_, block_, listed_block_;
   Scores s_;
   Pairs p_;
   Gradient dk_, dv_;

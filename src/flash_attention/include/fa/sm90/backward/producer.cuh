@@ -46,12 +46,16 @@ class Producer {
     prefetch_keys(maps_.v, tile, sequence);
     if (count_.tiles == 0) ptx::wait_for_grid();  // the kernel before has stored the statistics
     bool has_keys = false;
+    const Mailbox mail = Smem::mail(count_);
+    const bool listed = Config::Function::kListed;
+    const int first_place = listed ? 0 : range.first_block();
+    const int end_place = listed ? mail.read_alone(Word::kEndBlock) : range.end_block();
     const int first = first_head(args_, tile.kv_head, tile.split);
     for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
       const i64 stats = stat_row(args_, head, tile.batch);
-      for (int block = range.first_block(); block < range.end_block(); ++block) {
-        const int row =
-            BlockWalk<Config>::nth(block, range.first_block(), range.end_block()) * Config::kBR;
+      for (int block = first_place; block < end_place; ++block) {
+        const int place = BlockWalk<Config>::nth(block, first_place, end_place);
+        const int row = query_block<Config>(place, mail, args_) * Config::kBR;
         load_queries(Smem::q_pipeline(), Smem::kQLanded, maps_.q, Smem::kLse,
                      args_.lse_log2 + stats + row, head, row, sequence);
         load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,
@@ -149,6 +153,8 @@ class Clearer {
   using Smem = SharedMemory<Config>;
 
  public:
+  __device__ explicit Clearer(const BackwardKernelArgs& args) : args_(args) {}
+
   __device__ void run() {
     int steps, block;
     while (take_tile<Config>(tile_, steps, block)) {
@@ -156,7 +162,7 @@ class Clearer {
       const int queries = mail.read(Word::kQLen);
       if (steps == 0) clear_keys(mail);
       for (int step = 0; step < steps; ++step) {
-        clear_queries(queries - block * Config::kBR);
+        clear_queries(queries - query_block<Config>(block, mail, args_) * Config::kBR);
         if (step == 0) clear_keys(mail);  // in the order of the loads
         ring_.advance();
         BlockWalk<Config>::next(block, mail);
@@ -192,6 +198,7 @@ class Clearer {
     if (lane_id() == 0) ptx::mbarrier_arrive(full);
   }
 
+  const BackwardKernelArgs& args_;
   Ring<Config::kStages> ring_;
   TileCount tile_;
   u32 parities_ = 0;  // of the barriers that the copies complete

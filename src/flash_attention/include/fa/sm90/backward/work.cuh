@@ -3,6 +3,7 @@
 // shared memory, where it stays until all warps are done with the tile, so nobody keeps it in registers.
 // There are two mailboxes, so that a tile can be posted before the tile before it is done.
 #pragma once
+#include <fa/attn/block_list.cuh>
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/attn/user_function.cuh>
@@ -135,7 +136,8 @@ enum class Word : int {
   kQBatch,
   kShare,  // of dQ of the block whose sum is staged: Share bits
   kBatch,
-  kCount = 20
+  kList,  // of the query blocks that visit the tile, if there are lists
+  kCount = 24
 };
 
 inline constexpr int kNoMoreTiles = -1;
@@ -191,6 +193,41 @@ __device__ int open_end(const TileRange<Config>& range, const attn::Sequence& se
   return Function::kScores ? min(end, sequence.q_len / Config::kBR) : end;
 }
 
+// The list of the query blocks that visit a tile.
+template <class Config>
+__device__ int list_number(Tile tile, const BackwardKernelArgs& args) {
+  const auto& own = Config::Function::of(args);
+  const int tiles = (args.seq_len_k + Config::kBC - 1) / Config::kBC;
+  const int in_head = tile.batch % own.list_batches * tiles + tile.key_first / Config::kBC;
+  return attn::list_number(own, in_head, first_head(args, tile.kv_head, tile.split));
+}
+
+// The places of a list, whose blocks come in the order of their numbers in it.
+template <class Config>
+__device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& args) {
+  const int number = list_number<Config>(tile, args);
+  const attn::BlockList list = attn::list_of(Config::Function::of(args), number);
+  mail.write(Word::kList, number);
+  mail.write(Word::kSteps, list.count * num_heads(args, tile.split));
+  mail.write(Word::kFirstBlock, 0);
+  mail.write(Word::kEndBlock, list.count);
+  mail.write(Word::kOpenFirst, 0);
+  mail.write(Word::kOpenEnd, list.whole);
+}
+
+// The query block at a place of the walk.
+template <class Config>
+__device__ int query_block(int place, Mailbox mail, const BackwardKernelArgs& args) {
+  if constexpr (Config::Function::kListed) {
+    const auto& own = Config::Function::of(args);
+    const i64 number = mail.read_alone(Word::kList);
+    return attn::BlockList{own.list_entries + number * own.list_stride, own.list_stride,
+                           mail.read_alone(Word::kOpenEnd), mail.read_alone(Word::kEndBlock)}
+        .entry(place);
+  }
+  return place;
+}
+
 template <class Config>
 __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequence,
                            const TileRange<Config>& range, const BackwardKernelArgs& args) {
@@ -211,6 +248,7 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
   mail.write(Word::kKFirst, sequence.k_first);
   mail.write(Word::kKBatch, sequence.k_batch);
   if (Config::Function::kScores || Config::Function::kMasks) mail.write(Word::kBatch, tile.batch);
+  if constexpr (Config::Function::kListed) write_list<Config>(mail, tile, args);
   const int sum_head = tile.split * (args.heads / args.heads_per_kv) + tile.kv_head;
   mail.write(Word::kSumRow,
              sum_head * args.key_rows + attn::first_key_row(args, tile.batch) + tile.key_first);

@@ -28,9 +28,10 @@ struct OwnWarpgroup {
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
+          const int block = query_block<Config>(block_, Smem::mail(tile_), args_);
           Smem::ds_pipeline().wait(ds_);  // dS is written
 #pragma unroll 1
-          for (int pass = 0; pass < Math::kPasses; ++pass) add(pass);
+          for (int pass = 0; pass < Math::kPasses; ++pass) add(pass, block);
           ds_.advance();
           if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) place_.next_head();
         }
@@ -44,7 +45,7 @@ struct OwnWarpgroup {
 
    private:
     // Each pass has its own part of the staging buffer.
-    __device__ void add(int pass) {
+    __device__ void add(int pass, int block) {
       typename Math::Sum sum;
       const u32 staged = Smem::kDq + pass * Math::kPassBytes;
       Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
@@ -55,8 +56,7 @@ struct OwnWarpgroup {
       Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written
       if (leads()) {
-        ptx::bulk_add_f32(place_.block(block_) + pass * Math::kPassFloats, staged,
-                          Math::kPassBytes);
+        ptx::bulk_add_f32(place_.block(block) + pass * Math::kPassFloats, staged, Math::kPassBytes);
         ptx::tma_commit();
       }
     }
