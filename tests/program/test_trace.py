@@ -157,6 +157,7 @@ def test_masks_that_are_refused(function: Any, line: str, words: str) -> None:
         (lambda s, b, h, q, k: s + BIAS[h, 16, k], "BIAS[h, 16, k]", "has 16 elements"),
         (lambda s, b, h, q, k: s + "1", 's + "1"', "operands are"),
         (lambda s, b, h, q, k: s < 1, "s < 1", "returns a bool; it must return the new score"),
+        (lambda s, b, h, q, k: s.clamp(1, 2, 3), "s.clamp(1, 2, 3)", "other arguments than"),
         (lambda s, b, h, q, k: s**1.5, "s**1.5", "exponents can be"),
     ],
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -59,8 +58,8 @@ class Symbol:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        operation = self.capture.operation(name)
-        return partial(operation, self.capture, self)
+        self.capture.operation(name)
+        return lambda *args, **kwargs: self.capture.call(name, (self, *args), kwargs)
 
     def _is_no_number(self, met: str, instead: str) -> NoReturn:
         refuse(f"{met} needs the value of an expression that is known in the kernel only", instead)
