@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 
 from flash_attention.errors import one, quoted
 from flash_attention.program.graph import Graph
@@ -50,10 +51,7 @@ class Symbol:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         capture = _capture_of((*args, *(kwargs or {}).values()))
-        name = str(getattr(func, "__name__", func))
-        if name.startswith("__"):
-            name = name.strip("_")
-        return capture.call(name, args, kwargs or {})
+        return capture.call(_name_of(func), args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -109,6 +107,17 @@ class Rows:
         self.tensor = tensor
         self.indices = indices
 
+    @property
+    def shape(self) -> torch.Size:
+        """The dimensions without an index."""
+        return self.tensor.shape[len(self.indices) :]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Symbol | Rows]:
+        return (self[index] for index in range(len(self)))
+
     def __getitem__(self, index: Any) -> Symbol | Rows:
         return self.capture.read(self.tensor, index, self.indices)
 
@@ -129,6 +138,16 @@ class Rows:
             f" {len(self.indices)} indices",
             "index every dimension, so that one element is read",
         )
+
+
+def _name_of(function: Any) -> str:
+    """The name of a torch function: that of an operator without its underscores, that of a custom
+    operation with its library."""
+    if isinstance(function, OpOverloadPacket | OpOverload):
+        packet: Any = getattr(function, "overloadpacket", function)
+        return str(packet._qualified_op_name).removeprefix("aten::")
+    name = str(getattr(function, "__name__", function))
+    return name.strip("_") if name.startswith("__") else name
 
 
 def _operator(name: str) -> tuple[Operation, Operation]:
