@@ -49,6 +49,7 @@ def test_infinities_are_part_of_the_text() -> None:
 
     assert masked(-math.inf).numbers == masked(math.inf).numbers == ()
     assert masked(-math.inf).program != masked(math.inf).program
+    assert masked(-1e300).program == masked(-math.inf).program
     assert masked(0.0).program == masked(1.0).program != masked(math.nan).program
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_float
 from typing import Any, NoReturn
 
 import torch
@@ -265,8 +266,8 @@ class Capture(Graph):
             return self.cast(self.literal(value), type_)
         if type_ == FLOAT:
             number = float(value)
-            if not math.isfinite(number):
-                return self.literal(number)
+            if not math.isfinite(c_float(number).value):  # as kernels see it
+                return self.literal(c_float(number).value)
             return self._number(number, FLOAT)
         if type_ == BOOL:
             return self.literal(bool(value))

@@ -163,7 +163,8 @@ def power(capture: Capture, input: Any, exponent: Any) -> Symbol:
     refuse(
         "a power is taken of another kind than programs have",
         f"exponents can be 0.5 and integers from 1 to {_MOST_FACTORS}, or the base a positive"
-        " number and the exponent a float, as in 2.0 ** x; write torch.exp(y * torch.log(x)) for others",
+        " number and the exponent a float, as in 2.0 ** x; write torch.exp(y * torch.log(x)) for"
+        " others",
     )
 
 
