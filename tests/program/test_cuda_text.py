@@ -56,6 +56,31 @@ def test_a_value_is_computed_where_all_it_needs_is_known() -> None:
     assert "offset" not in body(text, "score")
 
 
+def test_distances_are_converted_by_query_and_by_key() -> None:
+    def alibi(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s - SLOPES[h] * abs(k - q + 2)
+
+    traced = trace_score(alibi)
+    text = cuda_text(traced.program)
+    assert "static_cast<float>(key)" in body(text, "of_key")
+    assert "static_cast<float>(query)" in body(text, "of_query")
+    assert "static_cast" not in body(text, "score")
+    score = torch.randn(SHAPE)
+    _, changed, _ = on_emulator(traced, score)
+    torch.testing.assert_close(changed, change_score(traced, score, grid(*SHAPE)))
+
+
+def test_distances_in_masks_and_of_captured_integers_are_exact() -> None:
+    times = torch.tensor([2**30, 2**30 + 1, 2**30 + 3])
+    traced = trace(
+        lambda s, b, h, q, k: s + (times[k] - times[q]), lambda b, h, q, k: (k - q).float() < 2.5
+    )
+    seen, changed, _ = on_emulator(traced, torch.zeros(1, 1, 3, 3))
+    assert torch.equal(changed[0, 0], (times - times[:, None]).float())
+    assert "static_cast<float>(n" in body(cuda_text(traced.program), "mask")
+    assert seen[0, 0].tolist() == [[k - q < 3 for k in range(3)] for q in range(3)]
+
+
 def test_programs_without_slots_have_arguments() -> None:
     seen, changed, slopes = on_emulator(
         trace(lambda s, b, h, q, k: -s, lambda b, h, q, k: q >= k), torch.ones(SHAPE)

@@ -20,6 +20,8 @@ from flash_attention.program.trace import trace_mask, trace_score
 
 BATCH, HEADS, QUERIES, KEYS = 2, 4, 24, 36
 DOCUMENTS = torch.arange(KEYS) // 7
+OFFSETS = torch.tensor([0, 7, 14, 21, 28, 35])
+MODALITIES = torch.tensor([[[2, 4], [9, 3]], [[0, 6], [20, 5]]])
 PREFIX = torch.tensor([5, 11])
 BIAS = torch.randn(HEADS, QUERIES, KEYS)
 TABLE = torch.randn(HEADS, QUERIES + KEYS)
@@ -67,7 +69,34 @@ def dilated(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return torch.logical_and(diff <= 12, torch.remainder(diff, 4) == 0)
 
 
+def modalities(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    mask = q_idx >= kv_idx
+    for offset, length in MODALITIES[b]:
+        mask = mask | ((q_idx >= offset) & (kv_idx < (offset + length)))
+    return mask
+
+
+def documents_by_offsets(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    q_logical = q_idx - OFFSETS[DOCUMENTS[q_idx]]
+    kv_logical = kv_idx - OFFSETS[DOCUMENTS[kv_idx]]
+    return documents(b, h, q_idx, kv_idx) & causal(b, h, q_logical, kv_logical)
+
+
+def spread(x: Any) -> Any:
+    x = x & 0x55555555
+    x = (x | (x >> 1)) & 0x33333333
+    x = (x | (x >> 2)) & 0x0F0F0F0F
+    return (x | (x >> 4)) & 0x00FF00FF
+
+
+def morton(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    rows = (spread(q_idx) - spread(kv_idx)).abs() <= 1
+    return rows & ((spread(q_idx >> 1) - spread(kv_idx >> 1)).abs() <= 1)
+
+
 MASKS = [
+    documents_by_offsets,
+    morton,
     causal,
     window,
     prefix,
@@ -91,6 +120,18 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     scale = torch.exp2(-((h + 1) * 8.0 / HEADS))
     bias = (kv_idx - q_idx) * scale
     return score + bias
+
+
+def alibi_of_a_power(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    slope = 2 ** (-8 * (h + 1) / 8)
+    return score - slope * torch.abs(q_idx - kv_idx)
+
+
+def packed(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    start = OFFSETS[b]
+    length = OFFSETS[b + 1] - start
+    safe_kv_idx = torch.clamp(kv_idx, max=length - 1)
+    return score + TABLE[h, start + safe_kv_idx]
 
 
 def relative(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -119,9 +160,20 @@ def of_a_scalar(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score * SCALAR + torch.zeros_like(score) + torch.tensor(1.5)
 
 
-SCORES = [alibi, relative, additive, relative_table, capped_and_causal, checkerboard, of_a_scalar]
+SCORES = [
+    alibi_of_a_power,
+    packed,
+    alibi,
+    relative,
+    additive,
+    relative_table,
+    capped_and_causal,
+    checkerboard,
+    of_a_scalar,
+]
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("change", SCORES)
 def test_scores(change: Any) -> None:
     """Attention to unit vectors gives the weights, so that all scores are compared."""
@@ -133,3 +185,12 @@ def test_scores(change: Any) -> None:
     with torch.no_grad():
         wanted = flex_attention(q, k, v, score_mod=change)
     torch.testing.assert_close(changed.softmax(-1), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_over_rows_of_a_tensor() -> None:
+    """torch would need a mask without a batch dimension for it."""
+    seen = see(trace_mask(modalities), grid(BATCH, HEADS, QUERIES, KEYS))
+    for b, spans in enumerate(MODALITIES.tolist()):
+        for q in range(QUERIES):
+            row = [q >= k or any(q >= o and k < o + n for o, n in spans) for k in range(KEYS)]
+            assert seen[b, 0, q].tolist() == row

@@ -24,6 +24,7 @@ from flash_attention.program.trace import trace, trace_mask, trace_score
 SLOPES = torch.arange(1.0, 9.0)
 BIAS = torch.zeros(8, 16, 16, dtype=torch.bfloat16)
 LIST = [1, 2, 3]
+torch.library.define("a_test::tanh", "(Tensor x) -> Tensor")
 
 
 def capped(cap: float, window: int) -> tuple[Any, Any]:
@@ -48,6 +49,7 @@ def test_infinities_are_part_of_the_text() -> None:
 
     assert masked(-math.inf).numbers == masked(math.inf).numbers == ()
     assert masked(-math.inf).program != masked(math.inf).program
+    assert masked(-1e300).program == masked(-math.inf).program
     assert masked(0.0).program == masked(1.0).program != masked(math.nan).program
 
 
@@ -148,6 +150,9 @@ def test_masks_that_are_refused(function: Any, line: str, words: str) -> None:
         (lambda s, b, h, q, k: float(s), "float(s)", "write torch.exp"),
         (lambda s, b, h, q, k: max(s, 0), "max(s, 0)", "torch.minimum or torch.maximum"),
         (lambda s, b, h, q, k: torch.softmax(s, 0), "torch.softmax", "can call abs, absolute"),
+        (lambda s, b, h, q, k: torch.ops.aten.erf(s), "aten.erf", "'erf' is called"),
+        (lambda s, b, h, q, k: torch.ops.a_test.tanh(s), "a_test", "'a_test::tanh' is called"),
+        (lambda s, b, h, q, k: s + 2**h, "2**h", "exponents can be"),
         (lambda s, b, h, q, k: s.exp_(), "s.exp_()", "'exp_' is called"),
         (lambda s, b, h, q, k: s + BIAS, "s + BIAS", "read one element"),
         (lambda s, b, h, q, k: BIAS * s, "BIAS * s", "read one element"),
@@ -157,6 +162,7 @@ def test_masks_that_are_refused(function: Any, line: str, words: str) -> None:
         (lambda s, b, h, q, k: s + BIAS[h, 16, k], "BIAS[h, 16, k]", "has 16 elements"),
         (lambda s, b, h, q, k: s + "1", 's + "1"', "operands are"),
         (lambda s, b, h, q, k: s < 1, "s < 1", "returns a bool; it must return the new score"),
+        (lambda s, b, h, q, k: s.clamp(1, 2, 3), "s.clamp(1, 2, 3)", "other arguments than"),
         (lambda s, b, h, q, k: s**1.5, "s**1.5", "exponents can be"),
     ],
 )

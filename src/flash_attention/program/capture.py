@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_float
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 
 from flash_attention.errors import one, quoted
 from flash_attention.program.graph import Graph
@@ -51,16 +52,13 @@ class Symbol:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         capture = _capture_of((*args, *(kwargs or {}).values()))
-        name = str(getattr(func, "__name__", func))
-        if name.startswith("__"):
-            name = name.strip("_")
-        return capture.call(name, args, kwargs or {})
+        return capture.call(_name_of(func), args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        operation = self.capture.operation(name)
-        return partial(operation, self.capture, self)
+        self.capture.operation(name)
+        return lambda *args, **kwargs: self.capture.call(name, (self, *args), kwargs)
 
     def _is_no_number(self, met: str, instead: str) -> NoReturn:
         refuse(f"{met} needs the value of an expression that is known in the kernel only", instead)
@@ -110,6 +108,17 @@ class Rows:
         self.tensor = tensor
         self.indices = indices
 
+    @property
+    def shape(self) -> torch.Size:
+        """The dimensions without an index."""
+        return self.tensor.shape[len(self.indices) :]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Symbol | Rows]:
+        return (self[index] for index in range(len(self)))
+
     def __getitem__(self, index: Any) -> Symbol | Rows:
         return self.capture.read(self.tensor, index, self.indices)
 
@@ -130,6 +139,16 @@ class Rows:
             f" {len(self.indices)} indices",
             "index every dimension, so that one element is read",
         )
+
+
+def _name_of(function: Any) -> str:
+    """The name of a torch function: that of an operator without its underscores, that of a custom
+    operation with its library."""
+    if isinstance(function, OpOverloadPacket | OpOverload):
+        packet: Any = getattr(function, "overloadpacket", function)
+        return str(packet._qualified_op_name).removeprefix("aten::")
+    name = str(getattr(function, "__name__", function))
+    return name.strip("_") if name.startswith("__") else name
 
 
 def _operator(name: str) -> tuple[Operation, Operation]:
@@ -247,8 +266,8 @@ class Capture(Graph):
             return self.cast(self.literal(value), type_)
         if type_ == FLOAT:
             number = float(value)
-            if not math.isfinite(number):
-                return self.literal(number)
+            if not math.isfinite(c_float(number).value):  # as kernels see it
+                return self.literal(c_float(number).value)
             return self._number(number, FLOAT)
         if type_ == BOOL:
             return self.literal(bool(value))

@@ -11,7 +11,17 @@ from typing import NamedTuple
 from flash_attention.program.derivative import Derivative, differentiate
 from flash_attention.program.expressions import FAST_TANH, LIBRARY, is_leaf, leaf, operation, read
 from flash_attention.program.layout import ELEMENTS, struct_text
-from flash_attention.program.nodes import BATCH, HEAD, KEY, QUERY, SCORE, Program, needed
+from flash_attention.program.nodes import (
+    BATCH,
+    FLOAT,
+    HEAD,
+    INT,
+    KEY,
+    QUERY,
+    SCORE,
+    Program,
+    needed,
+)
 
 HEADER = "fa/attn/function.cuh"  # what the text needs to be included before it
 
@@ -121,6 +131,8 @@ class _Printer:
                 return FAST_TANH.format(function.value(node.inputs[0]))
             if node.op == "div":
                 return self._quotient(function, *node.inputs)
+            if node.op == "cast" and node.type == FLOAT and self._is_distance(node.inputs[0]):
+                return self._float(function, node.inputs[0])
         return operation(node, [function.value(each) for each in node.inputs])
 
     def _quotient(self, function: _Function, left: int, right: int) -> str:
@@ -130,6 +142,25 @@ class _Printer:
             return f"fa::ptx::divide({function.value(left)}, {function.value(right)})"
         inverse = _Member("float", (right,), lambda f: f"__frcp_rn({f.value(right)})")
         return f"({function.value(left)} * {function.member(level, f'inverse{right}', inverse)})"
+
+    def _is_distance(self, index: int) -> bool:
+        """Whether an integer is made of positions and numbers, by sums and absolute values."""
+        node = self.nodes[index]
+        if node.op in ("add", "sub", "neg", "abs"):
+            return all(self._is_distance(each) for each in node.inputs)
+        return node.type == INT and is_leaf(node)
+
+    def _float(self, function: _Function, index: int) -> str:
+        """A distance in floats, exact up to 2^24: the conversions are made by query and by key."""
+        node, level = self.nodes[index], self.level(index)
+        if level == Level.ELEMENT:
+            parts = [self._float(function, each) for each in node.inputs]
+            return operation(node._replace(type=FLOAT), parts)
+        text = f"static_cast<float>({function.value(index)})"
+        if level == function.level:
+            return text
+        member = _Member("float", (index,), lambda f: f"static_cast<float>({f.value(index)})")
+        return function.member(level, f"float{index}", member)
 
     def _address(self, function: _Function, index: int) -> str:
         """Where an element lies. What its head, its query and its key add to the address is added

@@ -152,13 +152,19 @@ def power(capture: Capture, input: Any, exponent: Any) -> Symbol:
             for _ in range(int(by) - 1):
                 product = capture.arithmetic("mul", product, factor)
             return capture.symbol(product)
-    elif isinstance(by, Symbol) and isinstance(base, float) and 0 < base < math.inf:
+    elif (
+        isinstance(by, Symbol)
+        and not isinstance(base, Symbol)
+        and FLOAT in (by.type, capture.type_of_operand(base))
+        and 0 < base < math.inf
+    ):
         scaled = multiply(capture, by, math.log2(base))
         return exponential_2(capture, scaled)  # type: ignore[no-any-return]
     refuse(
         "a power is taken of another kind than programs have",
-        f"exponents can be 0.5 and integers from 1 to {_MOST_FACTORS}, or the base a positive float"
-        " such as 2.0; write torch.exp(y * torch.log(x)) for others",
+        f"exponents can be 0.5 and integers from 1 to {_MOST_FACTORS}, or the base a positive"
+        " number and the exponent a float, as in 2.0 ** x; write torch.exp(y * torch.log(x)) for"
+        " others",
     )
 
 
@@ -300,6 +306,7 @@ OPERATIONS: dict[str, Operation] = {
     "log2": lambda c, input: multiply(c, logarithm(c, input), _literal(c, 1 / math.log(2))),
     "ceil": lambda c, input: negative(c, floor_of(c, negative(c, input))),
     "tanh": _of_float("tanh"),
+    "approx::tanh": _of_float("tanh"),  # attention-gym's
     "sigmoid": _of_float("sigmoid"),
     "exp": exponential,
     "exp2": exponential_2,

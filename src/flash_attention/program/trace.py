@@ -42,7 +42,8 @@ class Traced(NamedTuple):
 
 
 def trace(score: ScoreFunction | None = None, mask: MaskFunction | None = None) -> Traced:
-    """The program of a score function, of a mask function, or of both."""
+    """The program of a score function, of a mask function, or of both. Of an autograd.Function in
+    them only what its forward does counts."""
     capture = Capture(OPERATIONS)
     changed = seen = None
     with _Reads(capture):
