@@ -7,7 +7,7 @@ import ctypes
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -140,10 +140,7 @@ class _Scratch:
         may_be_kept: bool,
     ) -> None:
         self._index = device_index
-        # In the arguments no other addresses are between those of scratch memory.
-        self._names = sorted(sizes, key=lambda name: int(getattr(arguments, name).offset))
-        self._offset, pattern = _pattern_of(arguments, self._names)
-        self._pack = struct.Struct(pattern).pack_into
+        self._runs = _runs_of(arguments, sizes)
         self._may_be_kept = may_be_kept
         self._device = torch.device("cpu" if device_index == CPU else f"cuda:{device_index}")
         self._set(sizes)
@@ -152,7 +149,10 @@ class _Scratch:
         self._sizes = sizes
         self.size = sum(sizes.values())
         starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-        self._starts = tuple([starts[name] for name in self._names])
+        self._packs = [
+            (struct.Struct(f"<{len(names)}Q").pack_into, offset, [starts[name] for name in names])
+            for offset, names in self._runs
+        ]
 
     def resized(self, sizes: Mapping[str, int]) -> _Scratch:
         """Return memory of other sizes for the same kernels."""
@@ -168,14 +168,16 @@ class _Scratch:
         whether nothing has to be allocated."""
         address = kept_scratch(self._index, stream, self.size) if self._may_be_kept else 0
         if address:
-            self._pack(arguments, self._offset, *map(address.__add__, self._starts))
+            for pack, offset, starts in self._packs:
+                pack(arguments, offset, *map(address.__add__, starts))
         return address > 0 or not self.size
 
     def new(self, arguments: Any) -> Tensor:
         """Allocate the memory on the current stream, and store its addresses."""
         memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
         address = memory.data_ptr()
-        self._pack(arguments, self._offset, *map(address.__add__, self._starts))
+        for pack, offset, starts in self._packs:
+            pack(arguments, offset, *map(address.__add__, starts))
         return memory
 
 
@@ -248,6 +250,20 @@ class _Parameters:
         )
         self.grid: Grid | None = None
         self.stream: int | None = None
+
+
+def _runs_of(
+    arguments: type[ctypes.Structure], names: Iterable[str]
+) -> list[tuple[int, list[str]]]:
+    """Return addresses in the arguments in runs without a gap: where each begins, and its names."""
+    runs: list[tuple[int, list[str]]] = []
+    for name in sorted(names, key=lambda name: int(getattr(arguments, name).offset)):
+        offset = int(getattr(arguments, name).offset)
+        if runs and runs[-1][0] + 8 * len(runs[-1][1]) == offset:
+            runs[-1][1].append(name)
+        else:
+            runs.append((offset, [name]))
+    return runs
 
 
 def _addresses_in(
