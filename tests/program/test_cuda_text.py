@@ -15,7 +15,8 @@ from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.torch_reader import change_score, evaluate, grid
 from flash_attention.program.trace import trace, trace_mask, trace_score
-from tests.program.on_emulator import Device, on_emulator
+from tests.devices import DEVICES
+from tests.program.on_device import Session, on_device
 
 SLOPES = torch.tensor([0.5, -0.25, 2.0])
 BIAS = torch.randn(3, 6, 9)
@@ -66,7 +67,7 @@ def test_distances_are_converted_by_query_and_by_key() -> None:
     assert "static_cast<float>(query)" in body(text, "of_query")
     assert "static_cast" not in body(text, "score")
     score = torch.randn(SHAPE)
-    _, changed, _ = on_emulator(traced, score)
+    _, changed, _ = on_device(traced, score)
     torch.testing.assert_close(changed, change_score(traced, score, grid(*SHAPE)))
 
 
@@ -75,14 +76,14 @@ def test_distances_in_masks_and_of_captured_integers_are_exact() -> None:
     traced = trace(
         lambda s, b, h, q, k: s + (times[k] - times[q]), lambda b, h, q, k: (k - q).float() < 2.5
     )
-    seen, changed, _ = on_emulator(traced, torch.zeros(1, 1, 3, 3))
+    seen, changed, _ = on_device(traced, torch.zeros(1, 1, 3, 3))
     assert torch.equal(changed[0, 0], (times - times[:, None]).float())
     assert "static_cast<float>(n" in body(cuda_text(traced.program), "mask")
     assert seen[0, 0].tolist() == [[k - q < 3 for k in range(3)] for q in range(3)]
 
 
 def test_programs_without_slots_have_arguments() -> None:
-    seen, changed, slopes = on_emulator(
+    seen, changed, slopes = on_device(
         trace(lambda s, b, h, q, k: -s, lambda b, h, q, k: q >= k), torch.ones(SHAPE)
     )
     assert torch.equal(seen, torch.ones(6, 9, dtype=torch.bool).tril().expand(SHAPE))
@@ -92,7 +93,7 @@ def test_programs_without_slots_have_arguments() -> None:
 
 def test_missing_functions_change_and_hide_nothing() -> None:
     score = torch.randn(SHAPE)
-    seen, changed, slopes = on_emulator(trace(), score)
+    seen, changed, slopes = on_device(trace(), score)
     assert bool(seen.all())
     assert torch.equal(changed, score)
     assert torch.equal(slopes, torch.ones(SHAPE))
@@ -103,7 +104,7 @@ def test_reads_out_of_bounds_stay_within_the_tensor(step: int) -> None:
     """The emulator would report a read outside of every allocation."""
     traced = trace_score(lambda s, b, h, q, k: SLOPES[h + step] + BIAS[h, q + step, k + step])
     score = torch.zeros(SHAPE)
-    _, changed, _ = on_emulator(traced, score)
+    _, changed, _ = on_device(traced, score)
 
     def within(index: torch.Tensor, size: int) -> torch.Tensor:
         return index.clamp(0, size - 1).long()
@@ -126,7 +127,7 @@ def test_half_precision_and_integers_of_all_widths() -> None:
     ):
         table = (torch.randn(9) * 50).abs().to(dtype)
         traced = trace_score(lambda s, b, h, q, k, table=table: s + table[k])
-        _, changed, _ = on_emulator(traced, torch.zeros(SHAPE))
+        _, changed, _ = on_device(traced, torch.zeros(SHAPE))
         assert torch.equal(changed, table.float().expand(SHAPE))
 
 
@@ -174,7 +175,8 @@ extern "C" __global__ void evaluate(const Function::Args args, const float* in, 
 """
 
 
-def test_gradients_of_captured_tensors() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_captured_tensors(device: str) -> None:
     slopes, bias = SLOPES.double().requires_grad_(), BIAS.double().requires_grad_()
     score, at = torch.randn(SHAPE), grid(*SHAPE)
 
@@ -184,16 +186,18 @@ def test_gradients_of_captured_tensors() -> None:
     factors = torch.arange(score.numel()).reshape(SHAPE) % 5
     wanted = torch.autograd.grad((change(score.double(), *at) * factors).sum(), (slopes, bias))
     traced = trace_score(change)
-    device = Device(traced)
-    results = [device.put(np.zeros(shape, np.float32)) for shape in ((3,), (3, 6, 9))]
-    device.run(_GRADIENTS, [device.args, device.put(score.numpy()), *results], score.numel())
+    session = Session(traced, device)
+    memory = session.memory
+    results = [memory.put(np.zeros(shape, np.float32)) for shape in ((3,), (3, 6, 9))]
+    given = memory.put(score.numpy())
+    session.run(_GRADIENTS, session.args, given, *results, threads=score.numel())
     for place, gradient in zip(results, wanted, strict=True):
-        got = torch.from_numpy(device.memory.read(place, np.float32, gradient.shape).copy())
+        got = torch.from_numpy(memory.read(place, np.float32, gradient.shape).copy())
         torch.testing.assert_close(got, gradient.float(), rtol=1e-5, atol=1e-4)
 
 
 def test_masks_alone_need_no_score() -> None:
     traced = trace_mask(lambda b, h, q, k: SLOPES[h] * (q - k) > -1.0)
-    seen, _, _ = on_emulator(traced, torch.zeros(SHAPE))
+    seen, _, _ = on_device(traced, torch.zeros(SHAPE))
     _, h, q, k = grid(*SHAPE)
     assert torch.equal(seen, SLOPES[h.long()] * (q - k) > -1.0)

@@ -11,8 +11,9 @@ import torch
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.torch_reader import change_score, evaluate, grid, see
 from flash_attention.program.trace import trace
+from tests.devices import DEVICES
 from tests.program.grammar import Sizes, random_function
-from tests.program.on_emulator import on_emulator
+from tests.program.on_device import on_device
 
 SIZES = Sizes(2, 3, 10, 14)
 SHAPE = (2, 3, 10, 14)
@@ -80,12 +81,13 @@ def test_derivatives_are_those_of_autograd(first: int) -> None:
             torch.testing.assert_close(gradients[slot], gradient)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_cuda_computes_what_torch_does(seed: int) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seed", range(30))
+def test_cuda_computes_what_torch_does(seed: int, device: str) -> None:
     change, mask, _ = random_function(seed, SIZES)
     traced = trace(change, mask)
     score, at = scores(seed).float(), grid(*SHAPE)
-    seen, changed, slopes = on_emulator(traced, score)
+    seen, changed, slopes = on_device(traced, score, device)
     derivative = differentiate(traced.program)
     values = evaluate(traced, at, score.double(), [derivative.slope], program=derivative.program)
     fast_tanh = any(node.op == "tanh" for node in traced.program.nodes)

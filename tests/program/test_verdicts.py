@@ -16,8 +16,9 @@ from torch import Tensor
 from flash_attention.program.torch_reader import grid, see
 from flash_attention.program.trace import Traced, trace, trace_mask
 from flash_attention.program.verdict import Tile, Verdict, verdict
+from tests.devices import DEVICES
 from tests.program.grammar import Sizes, random_function
-from tests.program.on_emulator import verdicts_on_emulator
+from tests.program.on_device import verdicts_on_device
 
 SIZES = Sizes(2, 2, 96, 112)
 FUNCTIONS, TILES = 250, 40
@@ -61,11 +62,12 @@ def test_no_verdict_is_refuted(first: int) -> None:
     assert counts[Verdict.PARTIAL] < 0.6 * 50 * TILES
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(0, FUNCTIONS, 20))
-def test_cuda_gives_the_same_verdicts(seed: int) -> None:
+def test_cuda_gives_the_same_verdicts(seed: int, device: str) -> None:
     traced = trace_mask(random_function(seed, SIZES)[1])
     tiles = random_tiles(random.Random(seed), SIZES, TILES)
-    assert verdicts_on_emulator(traced, tiles) == [verdict(traced, tile) for tile in tiles]
+    assert verdicts_on_device(traced, tiles, device) == [verdict(traced, tile) for tile in tiles]
 
 
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -157,11 +159,12 @@ def test_documents_are_known_by_blocks() -> None:
     assert wrong == {Verdict.FULL: 16, Verdict.EMPTY: 16}
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mask", NAMED)
-def test_cuda_gives_the_same_verdicts_on_masks_that_people_use(mask: Any) -> None:
+def test_cuda_gives_the_same_verdicts_on_masks_that_people_use(mask: Any, device: str) -> None:
     traced = trace_mask(mask)
     tiles = tiles_of(128)
-    assert verdicts_on_emulator(traced, tiles) == [verdict(traced, tile) for tile in tiles]
+    assert verdicts_on_device(traced, tiles, device) == [verdict(traced, tile) for tile in tiles]
 
 
 NANS = torch.tensor([1.0] * 64 + [float("nan")] + [1.0] * 63)
@@ -195,10 +198,10 @@ def test_verdicts_at_the_ends_of_numbers(mask: Any, verdicts: list[int]) -> None
     traced = trace_mask(mask)
     tiles = [Tile(0, 0, 0, 63, 0, 63), Tile(0, 0, 0, 63, 64, 127)]
     assert [verdict(traced, tile) for tile in tiles] == verdicts
-    assert verdicts_on_emulator(traced, tiles) == verdicts
+    assert verdicts_on_device(traced, tiles) == verdicts
 
 
 def test_without_a_mask_every_tile_is_full() -> None:
     traced = trace()
     assert verdict(traced, Tile(0, 0, 0, 63, 0, 63)) is Verdict.FULL
-    assert verdicts_on_emulator(traced, [Tile(0, 0, 0, 63, 0, 63)]) == [Verdict.FULL]
+    assert verdicts_on_device(traced, [Tile(0, 0, 0, 63, 0, 63)]) == [Verdict.FULL]
