@@ -213,6 +213,11 @@ class Problem:
         )
 
     @property
+    def has_mask_function(self) -> bool:
+        """Whether a user's function says which keys a query sees."""
+        return self.program is not None and self.program.mask is not None
+
+    @property
     def output_dtype(self) -> torch.dtype:
         """The element type of the output."""
         return self.out_dtype or self.dtype

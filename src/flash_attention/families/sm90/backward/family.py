@@ -215,7 +215,7 @@ def _resizing(
 def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> Lists | None:
     """Return the lists of a problem with a mask function, if kernels of a config have some. Tiles
     that take turns visit every block, and so do those whose heads would have different lists."""
-    if problem.program is None or problem.program.mask is None:
+    if not problem.has_mask_function:
         return None
     if config.query_gradient not in (QueryGradient.OWN_WARPGROUP, QueryGradient.NONE):
         return None

@@ -104,14 +104,14 @@ def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> boo
 
 def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     """Return how dQ is computed. Tiles that take turns need no sums to clear and convert, but wait
-    for each other: most where sequences or tiles differ in length, and at d_head 128. A warpgroup
+    for each other: most where sequences or tiles differ in length, and at d_head 128; and they have
+    no lists of the blocks that a mask function shows. A warpgroup
     for dQ leaves the others no registers for the slopes of softcap at d_head 96 and 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    masked = problem.program is not None and problem.program.mask is not None
-    short = problem.seq_k <= FEW_KEYS and d_head > 32 and not masked  # which has lists
+    short = problem.seq_k <= FEW_KEYS and d_head > 32 and not problem.has_mask_function
     if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP

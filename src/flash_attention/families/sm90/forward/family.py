@@ -313,7 +313,7 @@ def _features(
         block_descales=asked.block_descales,
         dropout=asked.dropout,
         program=asked.program,
-        listed=asked.program is not None and asked.program.mask is not None,
+        listed=problem.has_mask_function,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:

@@ -90,7 +90,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     dtype, d_head = DType.from_string(str(problem.output_dtype)), hopper_d_head(problem)
     if not d_head:
         return None
-    causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
+    short, masked = problem.seq_q <= SHORT, problem.has_mask_function
+    causal = problem.causal or problem.window is not None or masked
     group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     uneven = causal or problem.per_batch  # tiles differ in length
     wide = _begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
@@ -111,7 +112,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
 
     def narrow(keys: int) -> int:
-        if problem.program is not None and problem.program.mask is not None:
+        if masked:
             return 0  # the last keys need not come first
         if uneven:  # on average the last keys fill half a block
             return keys // 2 // 16 * 16
@@ -123,7 +124,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(_side_by_side(d_head), key=lambda keys: _cost(problem.seq_k, keys))
             return config(1, keys, 2, narrow_keys=narrow(keys), own_output=True, **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
-        three = three and not (problem.dropout_p or problem.program or _empty_rows(problem.seq_q))
+        three = three and not (_takes_registers(problem) or _empty_rows(problem.seq_q))
         consumers = 3 if three else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
@@ -164,6 +165,12 @@ def _shares(rows: int, d_head: int) -> bool:
     only where one of two consumers would have no query."""
     fits = rows <= FEW_ROWS and len(_side_by_side(d_head)) > 0
     return fits and (d_head <= 64 or has_empty_consumers(rows, 2))
+
+
+def _takes_registers(problem: Problem) -> bool:
+    """Whether dropout or a score function leaves three consumers too few registers."""
+    changes = problem.program is not None and problem.program.score is not None
+    return problem.dropout_p > 0 or changes
 
 
 def _tiles(problem: Problem) -> int:
