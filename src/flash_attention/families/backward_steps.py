@@ -38,7 +38,7 @@ _NAME = re.compile(
 class BackwardStep:
     """A kernel before or after the main kernel of a backward pass. It has no config."""
 
-    kernel: str  # what it does: prepare, convert, add_splits, sink_gradient, hopper_queries, hopper_keys
+    kernel: str  # what it does: prepare, convert, and so on
     variant: str  # what it is compiled for
 
 

@@ -72,8 +72,8 @@ def split_work(problem: Problem, workspace_bytes: int, stored: tuple[str, ...] =
     most = workspace_bytes // (together * column) // STAT_BLOCK * STAT_BLOCK
     if most == 0:
         raise UnsupportedError(
-            f"{' and '.join(stored)} of {STAT_BLOCK} keys and {problem.seq_q} queries of {problem.heads_per_kv} heads"
-            f" takes {-(-column * STAT_BLOCK // MIB)} MiB, and the workspace has"
+            f"{' and '.join(stored)} of {STAT_BLOCK} keys and {problem.seq_q} queries of"
+            f" {problem.heads_per_kv} heads takes {-(-column * STAT_BLOCK // MIB)} MiB, and the workspace has"
             f" {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at least that"
         )
     ranges = -(-problem.seq_k // most)
