@@ -73,8 +73,9 @@ def split_work(problem: Problem, workspace_bytes: int, stored: tuple[str, ...] =
     if most == 0:
         raise UnsupportedError(
             f"{' and '.join(stored)} of {STAT_BLOCK} keys and {problem.seq_q} queries of"
-            f" {problem.heads_per_kv} heads takes {-(-column * STAT_BLOCK // MIB)} MiB, and the workspace has"
-            f" {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at least that"
+            f" {problem.heads_per_kv} heads takes {-(-column * STAT_BLOCK // MIB)} MiB, and the"
+            f" workspace has {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at"
+            " least that"
         )
     ranges = -(-problem.seq_k // most)
     keys = _in_blocks(-(-problem.seq_k // ranges))
