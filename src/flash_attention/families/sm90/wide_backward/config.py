@@ -21,7 +21,7 @@ SLICE_COLUMNS = 64  # of a head, which are loaded at a time
 STAGES = 3
 MBARRIER_BYTES = 8
 WARPGROUPS = 2  # that compute
-REGISTERS = {"producer": 24, "consumer": 240}
+REGISTERS = {"producer": 40, "consumer": 232}
 
 
 @kernel_config
