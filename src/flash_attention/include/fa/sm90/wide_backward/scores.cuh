@@ -81,21 +81,25 @@ class ScoreConsumer {
     return tile.query + warpgroup_ * kWarpgroupRows + warp_in_group() * kWarpRows + lane_id() / 4;
   }
 
+  // A softmax scale may be zero or negative, so hidden scores become zero after the exponential. A cap is
+  // positive: P and the slope of -inf are zero.
   __device__ void probabilities(const ScoreTile& tile) {
-    constexpr float kLog2e = 1.4426950408889634f;
     const ptx::FloatPair lse = stats(args_.lse_log2, tile);
-    const float scale = Score::scale(args_) * kLog2e;
     Score::change(x_, args_);
-    if constexpr (Config::kSlopes > 0) keep_slopes();
+    if constexpr (Config::kSlopes > 0) {
+      if (tile.hides) clear_unseen(tile, -attn::kInfinity);
+    } else {
 #pragma unroll
-    for (auto& fragment : x_.v[0])
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        fragment[e] = ptx::exp2(fmaf(fragment[e], scale, -(e / 2 ? lse.y : lse.x)));
-    if (tile.hides) clear_unseen(tile);
+      for (int n = 0; n < kSteps; ++n) exponentials(n, lse);
+      if (tile.hides) clear_unseen(tile, 0.f);
+    }
     begin_panels();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
+      if constexpr (Config::kSlopes > 0) {
+        keep_slopes(n);
+        exponentials(n, lse);
+      }
       u32 p[4];
       convert(p, n);
 #pragma unroll
@@ -107,15 +111,25 @@ class ScoreConsumer {
     }
     store_panels(tile, args_.part_heads * args_.heads_per_kv);  // after those of dS
   }
-  // The derivatives of changed scores by the scaled ones; with P they become the weights of dP.
-  __device__ void keep_slopes() {
+  // S of the 16 keys of step n becomes P = exp2(scale S - lse).
+  __device__ void exponentials(int n, ptx::FloatPair lse) {
+    constexpr float kLog2e = 1.4426950408889634f;
+    const float scale = Score::scale(args_) * kLog2e;
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n)
+    for (int j = 2 * n; j < 2 * n + 2; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = x_.v[0][2 * n + e / 2];
-        weights_[n][e] = DType::pack(Score::slope(x[e % 2 * 2]), Score::slope(x[e % 2 * 2 + 1]));
+        float& x = x_.v[0][j][e];
+        x = ptx::exp2(fmaf(x, scale, -(e / 2 ? lse.y : lse.x)));
       }
+  }
+  // The derivatives of changed scores by the scaled ones; with P they become the weights of dP.
+  __device__ void keep_slopes(int n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float (&x)[4] = x_.v[0][2 * n + e / 2];
+      weights_[n][e] = DType::pack(Score::slope(x[e % 2 * 2]), Score::slope(x[e % 2 * 2 + 1]));
+    }
   }
 
   __device__ void derivatives(const ScoreTile& tile) {
@@ -130,7 +144,7 @@ class ScoreConsumer {
         x[e % 2 * 2] = DType::low(weights) * (x[e % 2 * 2] - of_row);
         x[e % 2 * 2 + 1] = DType::high(weights) * (x[e % 2 * 2 + 1] - of_row);
       }
-    if (tile.hides) clear_unseen(tile);
+    if (tile.hides) clear_unseen(tile, 0.f);
     begin_panels();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
@@ -141,8 +155,8 @@ class ScoreConsumer {
     store_panels(tile, 0);
   }
 
-  // Zeros where a query does not see a key. Rows and keys beyond a packed sequence may hold anything.
-  __device__ void clear_unseen(const ScoreTile& tile) {
+  // `value` where a query does not see a key. Rows and keys beyond a packed sequence may hold anything.
+  __device__ void clear_unseen(const ScoreTile& tile, float value) {
     const typename Config::Mask mask(args_);
     const int key = tile.key + 2 * (lane_id() % 4);
 #pragma unroll
@@ -156,7 +170,7 @@ class ScoreConsumer {
 #pragma unroll
         for (int e = 0; e < 2; ++e)
           if (8 * j + e >= end || (Config::Mask::kHasStart && 8 * j + e < first))
-            x_.v[0][j][2 * h + e] = 0.f;
+            x_.v[0][j][2 * h + e] = value;
     }
   }
 
