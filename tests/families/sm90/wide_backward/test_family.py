@@ -43,7 +43,7 @@ def problem(
     return BackwardProblem(*sizes, torch.bfloat16, d**-0.5, **more)
 
 
-def recipe(asked: BackwardProblem) -> Recipe:
+def recipe(asked: BackwardProblem, config: HopperWideBackwardKernelConfig = WIDE) -> Recipe:
     heads = {"q": asked.heads, "o": asked.heads}
     columns = {"v": asked.d_v, "o": asked.d_v}
     views = [
@@ -55,7 +55,7 @@ def recipe(asked: BackwardProblem) -> Recipe:
         )
         for name in VIEWS
     ]
-    return SM90_WIDE_BACKWARD.recipe(WIDE, asked, views, Setting(MEASURED_ARCH, SMS))
+    return SM90_WIDE_BACKWARD.recipe(config, asked, views, Setting(MEASURED_ARCH, SMS))
 
 
 def tensors(d: int = 264, d_v: int = 264, rows: int = 20) -> list[Tensor]:
@@ -79,6 +79,15 @@ def test_a_config_is_read_back_from_its_short_form_and_its_names(dtype: DType, d
 def test_rules_are_named() -> None:
     check_needs_sm90(WIDE, "a config of the backward pass of wide heads")
     check_broken_rule(WIDE, {"d_head": 256}, "d_head", "d_head=256: use one of 384, 512")
+
+
+def test_the_head_dimension_changes_the_products() -> None:
+    names = [
+        [step.unit.name for step in recipe(problem(512, d=264, d_v=264), config).steps[2:]]
+        for config in (WIDE, replace(WIDE, d_head=384))
+    ]
+    assert [name.replace("d256x2", "d192x2") for name in names[0]] == names[1]
+    assert names[0] != names[1]
 
 
 # choosing
