@@ -81,25 +81,16 @@ class ScoreConsumer {
     return tile.query + warpgroup_ * kWarpgroupRows + warp_in_group() * kWarpRows + lane_id() / 4;
   }
 
-  // A softmax scale may be zero or negative, so hidden scores become zero after the exponential. A cap is
-  // positive: P and the slope of -inf are zero.
+  // P and the slope of a hidden score, which is -inf, are zero.
   __device__ void probabilities(const ScoreTile& tile) {
     const ptx::FloatPair lse = stats(args_.lse_log2, tile);
     Score::change(x_, args_);
-    if constexpr (Config::kSlopes > 0) {
-      if (tile.hides) clear_unseen(tile, -attn::kInfinity);
-    } else {
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) exponentials(n, lse);
-      if (tile.hides) clear_unseen(tile, 0.f);
-    }
+    if (tile.hides) clear_unseen(tile, -attn::kInfinity);
     begin_panels();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
-      if constexpr (Config::kSlopes > 0) {
-        keep_slopes(n);
-        exponentials(n, lse);
-      }
+      if constexpr (Config::kSlopes > 0) keep_slopes(n);
+      exponentials(n, lse);
       u32 p[4];
       convert(p, n);
 #pragma unroll
