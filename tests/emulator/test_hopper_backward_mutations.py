@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from flash_attention.errors import LaunchError
 from flash_attention.launch.emulation import Settings, emulate_backward_plan
 from flash_attention.launch.plan import Plan
 from tests.backward_cases import assert_right, backward_of
-from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.edits import Edit
 from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.backward.cases import config
+from tests.families.sm90.planted import kinds_caught_in_gradients
 from tests.feature_cases import Case
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -213,17 +213,7 @@ MUTATIONS = [
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     call = backward_of(CASE.make())
     plan = Plan(call, mutation.kernel)
-    edited = compiler(edited_headers([mutation.edit], tmp_path))
-    try:
-        result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
-    except LaunchError as error:
-        caught = {"deadlock"} if "does not end" in str(error) else set()
-    else:
-        caught = {finding.kind for finding in result.findings}
-        try:
-            assert_right(result.gradients, call)
-        except AssertionError:
-            caught.add("numbers")
+    caught = kinds_caught_in_gradients(mutation.edit, tmp_path, plan, call)
     assert mutation.caught_by in caught
 
 

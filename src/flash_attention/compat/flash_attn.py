@@ -6,8 +6,8 @@ with the last key. Both ends of a window are included, and -1 means no limit. As
 tensor is copied if its last dimension is not contiguous, or if its head dimension is not a multiple
 of 8 and has to be padded. All functions without a KV cache are differentiable. With `deterministic`
 the backward pass gives the same bits in every run; the forward pass always does. Results that have
-no gradient (of caches, pages, 8-bit tensors, and on a GPU head dimensions over 256) are computed if
-a tensor requires grad, too, and a backward pass through them raises UnsupportedError.
+no gradient (of caches, pages and 8-bit tensors) are computed if a tensor requires grad, too, and a
+backward pass through them raises UnsupportedError.
 
 There are three differences from flash-attn. ALiBi has no kernel and raises UnsupportedError.
 Dropout draws other numbers: `flash_attention.dropout_mask` says which weights it keeps. The

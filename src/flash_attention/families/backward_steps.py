@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flash_attention.arch import WARP_SIZE
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number, Variant
@@ -28,14 +29,16 @@ ENTRY = "flash_backward"
 THREADS = 256
 CHUNK = 8  # elements of 16 bytes
 EARLY_LAUNCHES = 90  # from Hopper on, a kernel may start before the previous one has ended
-_NAME = re.compile(r"(?:backward_)?(prepare|convert|add_splits|sink_gradient|hopper_queries)_(\w+)")
+_NAME = re.compile(
+    r"(?:backward_)?(prepare|convert|add_splits|sink_gradient|hopper_queries|hopper_keys)_(\w+)"
+)
 
 
 @dataclass(frozen=True)
 class BackwardStep:
     """A kernel before or after the main kernel of a backward pass. It has no config."""
 
-    kernel: str  # what it does: prepare, convert, add_splits, sink_gradient or hopper_queries
+    kernel: str  # what it does: prepare, convert, and so on
     variant: str  # what it is compiled for
 
 
@@ -52,16 +55,19 @@ def prepare_step(
     dq_sum, or dq_semaphore if dQ is added in order, and the gradients of rows that belong to no
     sequence."""
     threads = 1
-    while threads * CHUNK < problem.d_v:
+    while threads * CHUNK < problem.d_v and threads < WARP_SIZE:
         threads *= 2
+    chunks = max(1, -(-problem.d_v // (threads * CHUNK)))
     unit = _unit(
         "prepare",
-        f"{_lower(problem)}_{threads}_{'ordered' if orders_dq else sum_columns}{_suffix(problem)}",
+        f"{_lower(problem)}_{threads * chunks}_{'ordered' if orders_dq else sum_columns}"
+        f"{_suffix(problem)}",
         target,
         (
             dtype_binding(_dtype(problem)),
             _lengths(problem),
             Number("row_threads", threads),
+            Number("row_chunks", chunks),
             Number("sum_columns", sum_columns),
             Number("semaphores", STAT_BLOCK // SEMAPHORE_ROWS if orders_dq else 0),
             Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),

@@ -25,16 +25,8 @@ def check_differentiable(call: Call) -> None:
     """Raise UnsupportedError for a call whose gradients cannot be computed."""
     check_recordable(call)
     d_head, d_v = call.q.shape[-1], call.v.shape[-1]
-    if is_mla(d_head, d_v) and kernels_compute(call.q):
+    if is_mla(d_head, d_v) and d_head > widest_gradient() and kernels_compute(call.q):
         raise UnsupportedError(
             f"q has d_head {d_head} and v {d_v} (MLA), and no kernel computes their gradients; call"
             " under torch.no_grad(), or pass the heads of k and v that the latent columns stand for"
         )
-    most = widest_gradient()
-    for name, tensor in (("q", call.q), ("v", call.v)):
-        if (d_head := tensor.shape[-1]) > most and kernels_compute(tensor):
-            raise UnsupportedError(
-                f"{name} has d_head {d_head}, and kernels compute gradients of d_head up to"
-                f" {most}; call under torch.no_grad(), or call torch's own"
-                " scaled_dot_product_attention"
-            )

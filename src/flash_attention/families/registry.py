@@ -23,12 +23,13 @@ from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.fp8.family import SM90_FP8
 from flash_attention.families.sm90.mla.family import SM90_MLA
 from flash_attention.families.sm90.wide.family import SM90_WIDE
+from flash_attention.families.sm90.wide_backward.family import SM90_WIDE_BACKWARD
 
 AnyFamily = Family[Any]
 
 FAMILIES: list[AnyFamily] = [
     *(SM80, SM90, SM90_FP8, SM90_WIDE, SM90_MLA),
-    *(SM80_BACKWARD, SM90_BACKWARD),
+    *(SM80_BACKWARD, SM90_BACKWARD, SM90_WIDE_BACKWARD),
 ]
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from torch import Tensor
 
+from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import Call
 from flash_attention.errors import LaunchError
-from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import DeadlockError, Finding
 from ptx_emulator.report.mends import DEADLOCK
+from tests import backward_cases
 from tests.emulator.edits import Edit, compiler, edited_headers
 
 
@@ -41,3 +43,18 @@ def kinds_caught(
     except AssertionError:
         kinds.add(NUMBERS)
     return kinds
+
+
+def kinds_caught_in_gradients(edit: Edit, folder: Path, plan: Plan, call: BackwardCall) -> set[str]:
+    """The same of a backward pass."""
+    edited = compiler(edited_headers([edit], folder))
+    try:
+        result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
+    except LaunchError as error:
+        return {DEADLOCK} if "does not end" in str(error) else set()
+    caught = {finding.kind for finding in result.findings}
+    try:
+        backward_cases.assert_right(result.gradients, call)
+    except AssertionError:
+        caught.add(NUMBERS)
+    return caught

@@ -16,7 +16,7 @@ from flash_attention.families.backward_args import VIEWS
 from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.sm90.backward.family import SM90_BACKWARD
 from flash_attention.families.sm90.backward.heuristic import heuristic
-from flash_attention.families.sm90.backward.queries import query_unit
+from flash_attention.families.sm90.backward.queries import Product, query_unit
 from tests.families.problems import view
 from tests.families.sm90.backward.cases import config
 from tests.families.sm90.backward.test_heuristic import PROBLEM, problem
@@ -188,8 +188,9 @@ def test_softcap_binds_the_score_and_its_slopes() -> None:
     for source, (mine, others) in ((plain, bound), (capped, bound[::-1])):
         assert [word in source for word in (*mine, *others)] == [True, True, False, False]
     features = Features(softcap=True, per_batch=True)
-    of_lengths = query_unit(STORED, replace(features, softcap=False), adds=False)
-    assert query_unit(STORED, features, adds=False) == of_lengths
+    product = Product(STORED.dtype, STORED.d_head, STORED.group_heads)
+    of_lengths = query_unit(product, replace(features, softcap=False), adds=False)
+    assert query_unit(product, features, adds=False) == of_lengths
 
 
 @pytest.mark.slow
@@ -210,7 +211,8 @@ def test_kernels_of_the_heuristic_spill_little_and_serialise_nothing(
     features = replace(features, softcap=softcap > 0)
     units = [SM90_BACKWARD.unit(config, features, MEASURED_ARCH)]
     if not config.adds_dq:
-        units.append(query_unit(config, features, adds=True))
+        product_of = Product(config.dtype, config.d_head, config.group_heads)
+        units.append(query_unit(product_of, features, adds=True))
     for unit in units:
         resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
         assert resources.notes == (), unit.name

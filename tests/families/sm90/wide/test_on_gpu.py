@@ -8,7 +8,6 @@ import torch
 
 from flash_attention import attention
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
-from flash_attention.errors import UnsupportedError
 from tests.families.sm90.wide.random_problems import wide_problem
 from tests.feature_cases import Case
 from tests.random_problems.call import make, verdict_of
@@ -53,9 +52,3 @@ def test_a_cache_of_flash_attn_is_read() -> None:
     )
     assert isinstance(out, torch.Tensor)
     made.assert_right(out)
-
-
-def test_gradients_are_refused_before_anything_runs() -> None:
-    q = torch.zeros(1, 64, 2, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    with pytest.raises(UnsupportedError, match="kernels compute gradients of d_head up to 256"):
-        attention(q, q, q)

@@ -47,7 +47,10 @@ def test_without_a_gpu_every_peer_says_what_it_needs(monkeypatch: pytest.MonkeyP
         "fa2": "needs CUDA tensors, q is on cpu",
         "fa3": named,
         "fa3_deterministic": named,
-        "flex": "gradients are compared with cudnn, fa2, fa3, fa3_deterministic",
+        "efficient": "needs CUDA tensors, q is on cpu",
+        "sdpa_math": "needs CUDA tensors, q is on cpu",
+        "flex": "gradients are compared with cudnn, fa2, fa3, fa3_deterministic, efficient,"
+        " sdpa_math",
     }
 
 

@@ -42,7 +42,7 @@ from flash_attention.families.sm90.backward.features import feature_bindings, re
 from flash_attention.families.sm90.backward.head_splits import head_splits
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
-from flash_attention.families.sm90.backward.queries import query_step
+from flash_attention.families.sm90.backward.queries import Product, query_step
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
 from flash_attention.families.sm90.backward.space import (
     backward_neighbours,
@@ -136,7 +136,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             values = part.values if stores_ds else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
             if stores_ds:
-                steps.append(query_step(config, problem, features, part, named, adds=sums))
+                product = Product(config.dtype, config.d_head, max(1, config.group_heads))
+                steps.append(query_step(product, problem, features, part, named, adds=sums))
         if sums:
             steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
         if splits > 1:

@@ -47,16 +47,17 @@ def all_work(problem: Problem) -> Parts:
     return Parts((Part(0, problem.batch * problem.heads_k, 0, problem.seq_k),), 0)
 
 
-def split_work(problem: Problem, workspace_bytes: int) -> Parts:
+def split_work(problem: Problem, workspace_bytes: int, stored: tuple[str, ...] = ("dS",)) -> Parts:
     """Split the work into as few parts as a workspace of this size allows: by heads, or by ranges
-    of keys as well.
+    of keys as well. `stored` names what it holds of every score.
 
     With a causal mask the tiles of a head differ in length, and the first ones see twice as many
     queries as the average. If only few heads fit, parts have a range of keys of several heads,
     whose tiles differ less.
     """
     heads = problem.batch * problem.heads_k
-    column = problem.heads_per_kv * _in_blocks(problem.seq_q) * ELEMENT_BYTES  # of one key
+    size = ELEMENT_BYTES * len(stored)
+    column = problem.heads_per_kv * _in_blocks(problem.seq_q) * size  # of one key
     of_a_head = column * _in_blocks(problem.seq_k)
     together = min(heads, SIDE_BY_SIDE) if problem.causal else 1
     if together * of_a_head <= workspace_bytes:
@@ -71,9 +72,10 @@ def split_work(problem: Problem, workspace_bytes: int) -> Parts:
     most = workspace_bytes // (together * column) // STAT_BLOCK * STAT_BLOCK
     if most == 0:
         raise UnsupportedError(
-            f"dS of {STAT_BLOCK} keys and {problem.seq_q} queries of {problem.heads_per_kv} heads"
-            f" takes {-(-column * STAT_BLOCK // MIB)} MiB, and the workspace has"
-            f" {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at least that"
+            f"{' and '.join(stored)} of {STAT_BLOCK} keys and {problem.seq_q} queries of"
+            f" {problem.heads_per_kv} heads takes {-(-column * STAT_BLOCK // MIB)} MiB, and the"
+            f" workspace has {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at"
+            " least that"
         )
     ranges = -(-problem.seq_k // most)
     keys = _in_blocks(-(-problem.seq_k // ranges))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -14,7 +15,6 @@ from flash_attention.families.backward_args import LAYOUT_ASSERTS, PARAMETER
 from flash_attention.families.backward_steps import ENTRY
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.recipe import Geometry, Step
-from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.parts import Part
 from flash_attention.families.sm90.backward.slots import FOLDER
 from flash_attention.families.sm90.forward.config import (
@@ -34,8 +34,50 @@ PANEL_ROWS = 64  # keys of a block, and of a panel of dS
 MBARRIER_BYTES = 8
 
 
+@dataclass(frozen=True)
+class Product:
+    """The columns of a gradient that a CTA computes, the CTAs that share those of a row, and the
+    heads side by side."""
+
+    dtype: DType
+    columns: int
+    group_heads: int
+    passes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The product in the name of a kernel, before its other words."""
+        shared = f"x{self.passes}" if self.passes > 1 else ""
+        return f"{self.dtype.name.lower()}_d{self.columns}{shared}"
+
+    @property
+    def panel_columns(self) -> int:
+        """The columns of a panel of a shared-memory tile."""
+        return 64 if self.columns % 64 == 0 else 32
+
+    @property
+    def smem_bytes(self) -> int:
+        """The bytes of dynamic shared memory: stages of panels of dS or P and of the rows of the
+        other factor, and their mbarriers."""
+        stage = PANEL_ROWS * 2 * (WARPGROUPS * PANEL_ROWS + self.columns)
+        return STAGES * (stage + 2 * MBARRIER_BYTES)
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers that a kernel of the product binds."""
+        numbers = {
+            "d_head": self.columns,
+            "passes": self.passes,
+            "stages": STAGES,
+            "group_heads": self.group_heads,
+            **{f"{role}_registers": count for role, count in REGISTERS.items()},
+            "smem_bytes": self.smem_bytes,
+        }
+        return tuple(Number(name, value) for name, value in numbers.items())
+
+
 def query_step(
-    config: HopperBackwardKernelConfig,
+    product: Product,
     problem: Problem,
     features: Features,
     part: Part,
@@ -45,11 +87,11 @@ def query_step(
 ) -> Step:
     """Return the kernel that computes dQ of a part. It `adds` to dq_sum, or stores dq."""
     tiles = -(-problem.seq_q // (WARPGROUPS * WARPGROUP_ROWS))
-    grid = (part.part_heads * problem.heads_per_kv * tiles, 1, 1)
-    columns = config.panel_columns
+    grid = (part.part_heads * problem.heads_per_kv * tiles * product.passes, 1, 1)
+    columns = product.panel_columns
     return Step(
-        query_unit(config, features, adds=adds),
-        Geometry(grid, THREADS, _smem_bytes(config)),
+        query_unit(product, features, adds=adds),
+        Geometry(grid, THREADS, product.smem_bytes),
         {
             "k": describe(views["k"], (columns, 1, PANEL_ROWS), WIDE_PROMOTION),
             "dq": describe(views["dq"], (columns, 1, WARP_ROWS)),
@@ -59,40 +101,26 @@ def query_step(
     )
 
 
-def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
-    """Return the bytes of dynamic shared memory: stages of dS and K, and their mbarriers."""
-    stage = PANEL_ROWS * 2 * (WARPGROUPS * PANEL_ROWS + config.d_head)
-    return STAGES * (stage + 2 * MBARRIER_BYTES)
-
-
 @kept
-def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
+def query_unit(product: Product, features: Features, *, adds: bool) -> Unit:
     """Return the translation unit of the kernel. dS knows of softcap and dropout already."""
     features = replace(features, softcap=False, dropout=False, program=None, listed=False)
     sums = "Added" if adds else "Stored"
-    numbers = {
-        "d_head": config.d_head,
-        "stages": STAGES,
-        "group_heads": max(1, config.group_heads),
-        **{f"{role}_registers": count for role, count in REGISTERS.items()},
-        "smem_bytes": _smem_bytes(config),
-    }
-    name = (
-        f"hopper_queries_{config.dtype.name.lower()}_d{config.d_head}_{sums.lower()}"
-        f"_{max(1, config.group_heads)}{features.suffix}"
-    )
+    name = f"hopper_queries_{product.name}_{sums.lower()}_{product.group_heads}{features.suffix}"
     source = render(
         entry=f"{ENTRY}_{name}",
         title="dQ = dS K of a Hopper backward pass",
         header="fa/sm90/backward/queries.cuh",
         bindings=(
-            dtype_binding(config.dtype),
-            *(Number(name, value) for name, value in numbers.items()),
+            dtype_binding(product.dtype),
+            *product.numbers,
             Variant("Sums", f"{FOLDER}/sums", sums),
             Variant("Mask", "attn/mask", features.mask.value),
             Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
         ),
-        wrappers=(both_shared(config.dtype, config.d_head, a_along_rows=True, b_along_width=True),),
+        wrappers=(
+            both_shared(product.dtype, product.columns, a_along_rows=True, b_along_width=True),
+        ),
         asserts=LAYOUT_ASSERTS,
         bounds=f"{THREADS}, 1",
         parameters=(

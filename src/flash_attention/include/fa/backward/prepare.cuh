@@ -73,33 +73,40 @@ __device__ float dot(const ptx::Chunk& x, const ptx::Chunk& y) {
   return both(x.x, y.x) + both(x.y, y.y) + both(x.z, y.z) + both(x.w, y.w);
 }
 
-// rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads, of which the first writes its sum.
-// Several rows are in flight at a time.
+// rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads with kRowChunks chunks each, of which the
+// first writes its sum. Several rows are in flight at a time.
 template <class Config>
 __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBlock]) {
   constexpr int kRows = Config::kThreads / Config::kRowThreads;
   constexpr int kRounds = (attn::kStatBlock + kRows - 1) / kRows;
-  constexpr int kTogether = kRounds < 8 ? kRounds : 8;
+  constexpr int kChunks = Config::kRowChunks;
+  constexpr int kMost = 8 / kChunks;
+  constexpr int kTogether = kRounds < kMost ? kRounds : kMost;
   const BackwardKernelArgs& args = rows.args;
   const int lane = threadIdx.x % Config::kRowThreads;
   const int first = threadIdx.x / Config::kRowThreads;
-  const auto chunk = [&](const void* tensor, const Strides& stride, int row) {
-    if (!rows.has(row) || row >= attn::kStatBlock || lane * kChunkElements >= args.d_v)
+  const auto chunk = [&](const void* tensor, const Strides& stride, int row, int c) {
+    const int column = lane + c * Config::kRowThreads;
+    if (!rows.has(row) || row >= attn::kStatBlock || column * kChunkElements >= args.d_v)
       return ptx::Chunk{};
     return ptx::ld_global_16(static_cast<const char*>(tensor) + rows.offset(stride, row) +
-                             lane * kChunkBytes);
+                             column * kChunkBytes);
   };
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kTogether) {
-    ptx::Chunk o[kTogether], d_o[kTogether];
+    ptx::Chunk o[kTogether][kChunks], d_o[kTogether][kChunks];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        o[i][c] = chunk(args.o, args.o_stride, first + (round + i) * kRows, c);
+        d_o[i][c] = chunk(args.d_o, args.d_o_stride, first + (round + i) * kRows, c);
+      }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      o[i] = chunk(args.o, args.o_stride, first + (round + i) * kRows);
-      d_o[i] = chunk(args.d_o, args.d_o_stride, first + (round + i) * kRows);
-    }
+      float sum = dot<typename Config::DType>(o[i][0], d_o[i][0]);
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float sum = dot<typename Config::DType>(o[i], d_o[i]);
+      for (int c = 1; c < kChunks; ++c) sum += dot<typename Config::DType>(o[i][c], d_o[i][c]);
 #pragma unroll
       for (int lanes = Config::kRowThreads / 2; lanes; lanes /= 2)
         sum += __shfl_xor_sync(~0u, sum, lanes);

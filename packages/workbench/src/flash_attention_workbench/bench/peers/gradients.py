@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of others: torch's SDPA with cuDNN and FlashAttention-2, and upstream FlashAttention-3.
+"""Gradients of others: torch's SDPA with each of its backends, and upstream FlashAttention-3.
 
 Upstream's library brings a CUDA runtime, which may not share a process with cuDNN.
 """
@@ -34,7 +34,7 @@ from flash_attention_workbench.bench.timing import Contender
 
 FA3_DETERMINISTIC = "fa3_deterministic"
 NO_DETERMINISTIC_D = 256  # FA3 has no deterministic mode there
-PEER_NAMES = ("cudnn", "fa2", FA3, FA3_DETERMINISTIC)
+PEER_NAMES = ("cudnn", "fa2", FA3, FA3_DETERMINISTIC, "efficient", "sdpa_math")
 
 
 def line_up_gradients(names: Sequence[str], of: GradientCase, fa3: Path | None = None) -> Lineup:
@@ -44,6 +44,8 @@ def line_up_gradients(names: Sequence[str], of: GradientCase, fa3: Path | None =
         flash_attention_2,
         partial(_flash_attention_3, fa3, False),
         partial(_flash_attention_3, fa3, True),
+        partial(_sdpa, SDPBackend.EFFICIENT_ATTENTION),
+        partial(_sdpa, SDPBackend.MATH),
     )
     peers = dict(zip(PEER_NAMES, ways, strict=True))
     present, missing = [], {}

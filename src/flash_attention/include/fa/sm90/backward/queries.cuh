@@ -42,8 +42,9 @@ class QueryProducer {
     const attn::Sequence& sequence = tile_.sequence;
 #pragma unroll
     for (int p = 0; p < KeyTile::kCount; ++p)
-      ptx::tma_load_4d(Smem::k(ring_.stage).panel(p), k_map_, full, p * KeyTile::kColumns,
-                       tile_.kv_head, sequence.k_first + block * kPanelRows, sequence.k_batch);
+      ptx::tma_load_4d(Smem::k(ring_.stage).panel(p), k_map_, full,
+                       tile_.column() + p * KeyTile::kColumns, tile_.kv_head,
+                       sequence.k_first + block * kPanelRows, sequence.k_batch);
   }
 
   const QueryRows<Config>& tile_;
@@ -138,7 +139,7 @@ __device__ void queries(const TensorMap& k_map, const TensorMap& dq_map,
   using Smem = QueryMemory<Config>;
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   ptx::wait_for_grid();  // dS is stored
-  const QueryRows<Config> tile(args, blockIdx.x);
+  const QueryRows<Config> tile(args, blockIdx.x / Config::kPasses);
   if (tile.empty()) return;
   if (threadIdx.x == 0) {
     check_smem_start(smem);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile of the kernel that computes dQ from the workspace: 128 queries of one head of q, and the key
-// blocks of the part that they see.
+// blocks of the part that they see. If dQ is wider than a warpgroup's registers, kPasses CTAs share its
+// columns, kDHead each.
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/backward_args.cuh>
@@ -71,7 +72,16 @@ struct QueryRows {
     sequence = Config::Lengths::sequence(args, batch);
   }
 
-  __device__ bool empty() const { return first >= sequence.q_len; }
+  // The first column of this CTA.
+  static __device__ int column() {
+    return Config::kPasses == 1 ? 0 : blockIdx.x % Config::kPasses * Config::kDHead;
+  }
+  __device__ bool empty() const {
+    return first >= sequence.q_len || (Config::kPasses > 1 && column() >= args.d_qk);
+  }
+  __device__ Columns columns() const {
+    return columns_of<Config>(args.dq, args.dq_stride, args.d_qk, column());
+  }
   __device__ int first_row(int warpgroup) const { return first + warpgroup * kWarpgroupRows; }
 
   // The key blocks that `count` queries from `row` on see, among those of the part.
@@ -105,11 +115,9 @@ struct Stored {
     const int row = tile.first_row(warpgroup) + first;
     stage_rows<typename Config::DType>(sum, args.softmax_scale, staged, first);
     const attn::Sequence& sequence = tile.sequence;
-    store_staged<Config::Lengths::kPerBatch>(staged, first, sequence.q_len - row, map,
-                                             {{args.dq, args.dq_stride, args.d_qk},
-                                              sequence.q_first + row,
-                                              tile.head,
-                                              sequence.q_batch});
+    store_staged<Config::Lengths::kPerBatch>(
+        staged, first, sequence.q_len - row, map,
+        {tile.columns(), sequence.q_first + row, tile.head, sequence.q_batch});
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
   }
 };
@@ -123,8 +131,9 @@ struct Added {
     const BackwardKernelArgs& args = tile.args;
     const i64 row = static_cast<i64>(tile.head) * args.stat_rows +
                     attn::first_stat_row(args, tile.batch) + tile.first_row(warpgroup);
-    float4* const to = reinterpret_cast<float4*>(args.dq_sum + row * Config::kDHead) +
-                       threadIdx.x % kWarpgroupSize;
+    constexpr int kColumns = Config::kPasses * Config::kDHead;
+    float4* const to = reinterpret_cast<float4*>(args.dq_sum + row * kColumns) +
+                       tile.column() / 8 * kWarpgroupSize + threadIdx.x % kWarpgroupSize;
 #pragma unroll
     for (int j = 0; j < Sum::kColFragments; ++j) {
       const float (&x)[4] = sum.v[0][j];

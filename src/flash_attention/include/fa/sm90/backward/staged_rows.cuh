@@ -58,6 +58,13 @@ struct Columns {
   int first = 0;
 };
 
+// Those of a CTA, from `first` on, if kPasses CTAs share the `count` columns of a tensor.
+template <class Config>
+__device__ Columns columns_of(void* tensor, const Strides& strides, int count, int first) {
+  if (Config::kPasses == 1) return {tensor, strides, count};
+  return {tensor, strides, min(count - first, Config::kDHead), first};
+}
+
 // Where rows go: the columns, and the place of the first row.
 struct RowsOf {
   Columns columns;
