@@ -40,6 +40,7 @@ def attention(
     v: Tensor,
     *,
     return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
     backward_config: GivenConfig | None = None,
@@ -56,6 +57,7 @@ def attention(
     v: Tensor,
     *,
     return_lse: Literal[True],
+    return_max: Literal[False] = False,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
     backward_config: GivenConfig | None = None,
@@ -63,6 +65,23 @@ def attention(
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: bool = False,
+    return_max: Literal[True],
+    out: Tensor | None = None,
+    config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
+    validate: bool = False,
+    **keywords: Unpack[Keywords],
+) -> tuple[Tensor, ...]: ...
 
 
 @with_keywords
@@ -77,7 +96,7 @@ def attention(
     deterministic: bool = False,
     validate: bool = False,
     **keywords: Any,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
@@ -86,8 +105,7 @@ def attention(
     - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
       keys up to that one. With `window` (left, right) it sees the keys from left before that one to
       right after it, both included. None and -1 mean no limit.
-    - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
-    - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
+    - `softmax_scale`: by default 1 / sqrt(d). `softcap`: score s becomes softcap tanh(s / softcap).
     - `dropout_p`: drop weights at random. `rng_state`: the seed and offset of `dropout_mask`.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
     - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
@@ -107,7 +125,8 @@ def attention(
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
-    if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
+    if q is packed. With `return_max` the largest score of each head follows, scaled and before the
+    softcap: float32 (heads,). A query that sees no key has output 0 and lse -inf or its sink.
     Raises UnsupportedError for what no kernel supports, and what `forward` raises.
     """
     try:
@@ -175,13 +194,14 @@ def _padded_attention(
             deterministic=backward.deterministic,
             validate=validate,
             return_lse=call.return_lse,
+            return_max=call.return_max,
             **wide.keywords(),
         )
-    out, lse = result if call.return_lse else (result, None)
+    out, *others = (result,) if isinstance(result, Tensor) else result
     out = out[..., : call.v.shape[-1]]
     if call.out is not None:
         out = call.out.copy_(out)
-    return out if lse is None else (out, lse)
+    return (out, *others) if others else out
 
 
 Arguments = tuple[Call, GivenConfig | None, bool, BackwardOptions]

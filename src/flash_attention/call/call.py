@@ -55,6 +55,7 @@ class Call(NamedTuple):
     max_seqlen_k: int | None = None
     split_keys: int | None = None
     batch_invariant: bool = False
+    return_max: bool = False
     return_lse: bool = False
 
     def descales(self) -> dict[str, Tensor]:
@@ -76,8 +77,9 @@ class Call(NamedTuple):
         return {name: tensor for name, tensor in named if tensor is not None}
 
     def keywords(self) -> Keywords:
-        """The keywords of the call, to be passed on with other q, k and v."""
-        return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
+        """The keywords of the call, to be passed on with other q, k and v, without those that ask
+        for more results."""
+        return cast(Keywords, dict(zip(KEYWORDS[:-2], self[4:-2], strict=True)))
 
     def with_lse(self) -> Call:
         """The call that also returns its log-sum-exp."""
@@ -200,14 +202,15 @@ KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
     name
     for name in KEYWORDS
-    if name not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_lse")
+    if name
+    not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_max", "return_lse")
 )
 """The keywords that gradients depend on."""
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of a call, for type checkers. `out` and `return_lse` are missing, because the
-    overloads of a function declare them."""
+    """The keywords of a call, for type checkers. `out`, `return_max` and `return_lse` are missing,
+    because the overloads of a function declare them."""
 
     sinks: Tensor | None
     cu_seqlens_q: Tensor | None
@@ -266,6 +269,7 @@ INSTEAD = {
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
     "dropout_p": "this function has no dropout; leave it out",
+    "return_max": "this function returns no maxima; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",
 }

@@ -26,12 +26,14 @@ class Features:
     sinks: bool = False  # a logit per head is added to the softmax denominator
     block_descales: bool = False  # blocks of keys have descale factors
     dropout: bool = False  # weights are dropped at random
+    max_score: bool = False  # the largest score of every head is returned
 
     @property
     def dense(self) -> bool:
         """Whether the only feature is a causal mask, or there is none."""
         others = (self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales)
-        return self.mask is not MaskKind.WINDOW and not (any(others) or self.dropout)
+        more = self.dropout or self.max_score
+        return self.mask is not MaskKind.WINDOW and not (any(others) or more)
 
     def words(self) -> list[str]:
         """Return short names of the features that differ from plain attention."""
@@ -43,6 +45,7 @@ class Features:
             "sinks": self.sinks,
             "block_descales": self.block_descales,
             "dropout": self.dropout,
+            "max_score": self.max_score,
         }
         return [word for word, on in words.items() if on]
 
@@ -56,6 +59,7 @@ class Features:
             "block_table": self.page_keys > 0,
             "descale factors for blocks of keys": self.block_descales,
             "dropout": self.dropout,
+            "return_max": self.max_score,
         }
         return [word for word, on in words.items() if on]
 

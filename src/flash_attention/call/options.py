@@ -39,6 +39,7 @@ def check_options(call: Call) -> None:
     check_switch("causal", call.causal)
     check_switch("return_lse", call.return_lse)
     check_batch_invariant(call)
+    check_return_max(call)
 
 
 def check_switch(name: str, value: object) -> None:
@@ -151,6 +152,17 @@ def check_batch_invariant(call: Call) -> None:
             f"batch_invariant is given with split_keys={call.split_keys}, and kernels whose rows do"
             " not depend on each other do not split keys; leave one of them out"
         )
+
+
+def check_return_max(call: Call) -> None:
+    """Check the switch of maxima, which kernels for decoding do not return."""
+    check_switch("return_max", call.return_max)
+    for name in ("batch_invariant", "split_keys"):
+        if call.return_max and getattr(call, name):
+            raise UnsupportedError(
+                f"return_max is given, and so is {name}; maxima are for training, and kernels with"
+                f" {name} return none: leave one of them out"
+            )
 
 
 def check_types(call: Call) -> None:

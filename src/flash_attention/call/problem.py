@@ -54,6 +54,7 @@ class Problem:
     block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
     v_transposed: bool = False  # the keys of v are contiguous, and not its columns
     batch_invariant: bool = False  # the bits of a row do not depend on other rows
+    return_max: bool = False  # the largest score of every head is returned
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -108,6 +109,7 @@ class Problem:
             ),
             v_transposed=has_transposed_v(call),
             batch_invariant=bool(call.batch_invariant),
+            return_max=bool(call.return_max),
         )
 
     def resized(self, call: Call) -> Problem | None:
@@ -183,6 +185,7 @@ class Problem:
             f"pages of {self.page_keys} keys": self.page_keys > 0,
             "v transposed": self.v_transposed,
             "batch-invariant": self.batch_invariant,
+            "maxima": self.return_max,
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")
@@ -203,6 +206,7 @@ class Problem:
             sinks=self.sinks,
             block_descales=self.block_descales,
             dropout=self.dropout_p > 0,
+            max_score=self.return_max,
         )
 
     @property

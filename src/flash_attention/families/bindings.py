@@ -24,6 +24,12 @@ def score_bindings(features: Features, lengths: str | None = None) -> tuple[Bind
     )
 
 
+def max_score_binding(features: Features) -> Variant:
+    """Bind what keeps the largest score of a head, which is that before a softcap."""
+    kept = "PerHeadUncapped" if features.softcap else "PerHead"
+    return Variant("MaxScore", "attn/max_score", kept if features.max_score else "None")
+
+
 def shared_bindings(
     features: Features, *, sinks: bool | None = None, lengths: str | None = None
 ) -> tuple[Binding, ...]:

@@ -42,6 +42,7 @@ class Family(ABC, Generic[Config]):
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
     drops: ClassVar[bool] = False  # kernels have dropout
+    keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
@@ -114,7 +115,7 @@ class Family(ABC, Generic[Config]):
     def refusal(self, problem: Problem, views: Sequence[TensorView]) -> str | None:
         """Say why no kernel reads or writes tensors of these shapes and strides, or return None.
         `views` are those of `recipe`."""
-        if why := self._dropout_refusal(problem):
+        if why := self._dropout_refusal(problem) or self._max_refusal(problem):
             return why
         for view in views:
             total = problem.total_q if view.name in OF_QUERIES else problem.total_k
@@ -138,6 +139,17 @@ class Family(ABC, Generic[Config]):
         if problem.page_keys or problem.kv_8_bit:
             what = "block_table" if problem.page_keys else "k and v of 8 bits"
             return f"{given}, and there is no dropout with {what}; {instead}"
+        return None
+
+    def _max_refusal(self, problem: Problem) -> str | None:
+        if not problem.return_max:
+            return None
+        if not self.keeps_max:
+            name = self.config_type.__name__
+            return f"return_max is given, and {name} kernels return no maxima; leave it out"
+        if problem.page_keys or problem.kv_8_bit:
+            what = "block_table" if problem.page_keys else "k and v of 8 bits"
+            return f"return_max is given, and there are no maxima with {what}; leave it out"
         return None
 
     # choosing

@@ -6,6 +6,7 @@ from __future__ import annotations
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
+from flash_attention.call.results import results
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plans import known_plan, plan_for
 from flash_attention.launch.preparation import Outputs
@@ -20,8 +21,7 @@ def compute(call: Call, config: GivenConfig | None = None, validate: bool = Fals
         if config is None and getattr(call.q, "is_cpu", False):
             check_switch("validate", validate)
             check_as_on_a_gpu(call)
-            result, lse = attention_on_cpu(call)
-            return result if lse is None else (result, lse)
+            return results(*attention_on_cpu(call))
         plan = plan_for(call, config)
     return plan.run(call, validate)
 

@@ -64,6 +64,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     name = "sm_90"
     config_type = HopperForwardKernelConfig
     drops = True
+    keeps_max = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
     extrapolates = True
@@ -190,6 +191,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
         if problem.dropout_p:
             return "kernels that split keys have no dropout"
+        if problem.return_max:
+            return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
 
     def built_features(self) -> tuple[Features, ...]:
@@ -289,6 +292,7 @@ def _features(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
         block_descales=asked.block_descales,
         dropout=asked.dropout,
+        max_score=asked.max_score,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
@@ -301,7 +305,8 @@ def _features(
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
-    together = together and not asked.dropout  # the rows of a tile are those of one head
+    one_head = asked.dropout or asked.max_score  # the rows of a tile are those of one head
+    together = together and not one_head
     return replace(own, heads_together=group) if together else own
 
 

@@ -122,7 +122,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             finish |= {"own_output": True, "wide_panels": False}
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
-        consumers = 3 if three and not (problem.dropout_p or _empty_rows(problem.seq_q)) else 2
+        consumers = 3 if three and not (_spills(problem) or _empty_rows(problem.seq_q)) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
         stages = 2 if wide and consumers == 2 else 3
@@ -196,6 +196,11 @@ def _cost(keys: int, block: int) -> tuple[int, bool]:
 def has_empty_consumers(rows: int, consumers: int) -> bool:
     """Whether some consumers of the last tile have no query."""
     return -(-rows // WARPGROUP_ROWS) % consumers > 0
+
+
+def _spills(problem: Problem) -> bool:
+    """Whether a feature leaves too few registers for three consumers."""
+    return problem.dropout_p > 0 or (problem.return_max and problem.softcap > 0)
 
 
 def _empty_rows(rows: int) -> bool:

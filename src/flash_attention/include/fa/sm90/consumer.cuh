@@ -38,6 +38,7 @@ class Consumer : public Products<Config_> {
         ping_pong_(warpgroup),
         mask_(args),
         dropout_(args),
+        max_score_(args),
         factor_{Exponential::factor(Config::Score::scale(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
         k_operand_(smem.k(0).row_operand()),
@@ -56,7 +57,6 @@ class Consumer : public Products<Config_> {
   }
 
   // blocks
-
   __device__ bool has_block() const { return uniform(block_ >= first_block_); }
   __device__ bool near_end() const {
     return uniform(block_ >= first_block_ && range_.near_end(block_));
@@ -72,12 +72,10 @@ class Consumer : public Products<Config_> {
   __device__ void next_block() { --block_; }
 
   // ping-pong
-
   __device__ void ping_pong_wait() { ping_pong_.wait(); }
   __device__ void ping_pong_arrive() { ping_pong_.arrive(); }
 
   // operands of the products, in registers and in the current stages
-
   __device__ Scores<Config::kBC>& s() { return s_; }
   __device__ Weights<Config::kBC>& p() { return p_; }
   __device__ Output& o() { return o_; }
@@ -102,7 +100,6 @@ class Consumer : public Products<Config_> {
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
   // from S to P
-
   template <int Keys>  // which weights of the block are dropped, while S is being computed
   __device__ void draw(Weights<Keys>& p) const {
     dropout_.draw(p.dropped, warp_row(), block_ * Config::kBC, args_);
@@ -112,17 +109,19 @@ class Consumer : public Products<Config_> {
   __device__ void mask(Scores<Keys>& s, Block) {
     constexpr bool kFirst = kSame<Block, attn::FirstMasked>;
     if (!kFirst && has_no_query()) return;
-    Config::Score::change(s, descale_.scaled(args_));
-    if (kFirst || (Block::kHidden && uniform(range_.hides(block_))))
-      attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+    constexpr bool kStale = Config::Rescale::kStale && !Block::kHidden;
+    max_score_.template change<typename Config::Score, kStale>(s, descale_.scaled(args_), [&] {
+      if (kFirst || (Block::kHidden && uniform(range_.hides(block_))))
+        attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+    });
   }
-  // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
-  // computed again, from K.
+  // S becomes P with the old maxima, if Rescale tries that. It may compute S again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
     if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
-        block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
+        block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); },
+        max_score_);
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
@@ -158,10 +157,10 @@ class Consumer : public Products<Config_> {
 
  private:
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
-
-  __device__ void scores_again(Scores<Config::kBC>& s) const {
+  __device__ void scores_again(Scores<Config::kBC>& s) {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+      max_score_.see(s);
       Config::Score::change(s, descale_.scaled(args_));
     }
   }
@@ -185,11 +184,12 @@ class Consumer : public Products<Config_> {
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
+    max_score_.begin(
+        tile_.head, [this](int row) { return Rows::position(warp_row() + row) < sequence_.q_len; });
     has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
     if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
-    stats_.grew = false;
     smem_.q_pipeline().wait(warpgroup_, tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
@@ -226,6 +226,7 @@ class Consumer : public Products<Config_> {
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Dropout dropout_;
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;
   const QOperand q_operand_;
