@@ -17,11 +17,12 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
-from flash_attention.call.options import check_dropout_p, check_switch
+from flash_attention.call.options import check_dropout_p, check_options, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.padding import naming_padding, needs_padding, padded
-from flash_attention.launch.compute import compute
+from flash_attention.launch.compute import check_computable, compute
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
@@ -134,10 +135,10 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if type(call.dropout_p) is not float or call.dropout_p:
-        call = _with_rng_state(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
+    if type(call.dropout_p) is not float or call.dropout_p:
+        call = with_rng_state(call, config, validate)
     if not (ops.is_traced(q, k, v) or _any_transforms()):
         if _records() and call.needs_grad():
             if (found := run_recorded(call, config, validate, backward)) is not None:
@@ -147,16 +148,33 @@ def attention(
     return _attention_slow_path(call, config, validate, backward)
 
 
-def _with_rng_state(call: Call) -> Call:
+def with_rng_state(call: Call, config: GivenConfig | None = None, validate: bool = False) -> Call:
     """Return a call that has a state of its random numbers, its own or a new one, if it has
-    dropout."""
+    dropout. A new one is drawn if nothing else about the call is refused, as far as that is known
+    while torch traces it."""
     if call.rng_state is not None or not isinstance(call.q, Tensor):
         return call
-    if not torch.compiler.is_compiling():  # which does not follow the check
+    if not torch.compiler.is_compiling():  # which does not follow the checks
         check_dropout_p(call.dropout_p)
+        if call.dropout_p:
+            _check_before_drawing(call, config, validate)
     if not call.dropout_p:
         return call
     return call._replace(rng_state=draw_rng_state(call.q.device))
+
+
+def _check_before_drawing(call: Call, config: GivenConfig | None, validate: bool) -> None:
+    q, k, v = call[:3]
+    call = call._replace(rng_state=torch.empty(2, dtype=torch.int64, device=q.device))
+    if call.window is not None:
+        call = call.with_whole_window()
+    if ops.is_traced(q, k, v) or _any_transforms() or not (q.is_cpu or q.is_cuda):
+        return check_options(call)
+    if _records() and call.needs_grad():
+        check_differentiable(call)
+        call = call.with_lse()
+    with naming_padding(call):
+        check_computable(padded(call) if needs_padding(q, v) else call, config, validate)
 
 
 def _attention_slow_path(
@@ -219,5 +237,5 @@ def read_arguments(
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
     call = call_of(function, q, k, v, out, own)
     if type(call.dropout_p) is not float or call.dropout_p:
-        call = _with_rng_state(call)
+        call = with_rng_state(call, config, bool(validate))
     return call, config, bool(validate), backward

@@ -219,7 +219,9 @@ def refused(message: str, config: KernelConfig, made: MadeCase, **more: Any) -> 
 def test_kernels_without_maxima_refuse_them() -> None:
     made = replace(CAUSAL, d_qk=512, d_v=512).make()
     wide = HopperWideKernelConfig(DType.BF16, 512, 512)
-    refused("return_max is given, and HopperWide.* return no maxima; leave it out", wide, made)
+    refused("return_max is given, and HopperWide.* have no maxima; leave it out", wide, made)
+    with pytest.raises(UnsupportedError, match=r"return_max is given, and .* up to 256"):
+        Plan(made.call(return_max=True), arch=ARCHES["sm_90"])
     made = CAUSAL.make()
     config = selected(made)
     assert isinstance(config, HopperForwardKernelConfig)

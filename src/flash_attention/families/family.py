@@ -134,22 +134,26 @@ class Family(ABC, Generic[Config]):
         if not problem.dropout_p:
             return None
         given, instead = f"dropout_p is {problem.dropout_p:g}", "pass 0.0, as in evaluation"
-        if not self.drops:
-            return f"{given}, and {self.config_type.__name__} kernels have no dropout; {instead}"
-        if problem.page_keys or problem.kv_8_bit:
-            what = "block_table" if problem.page_keys else "k and v of 8 bits"
-            return f"{given}, and there is no dropout with {what}; {instead}"
-        return None
+        return self._lacks("dropout", problem, given, instead, has=self.drops)
 
     def _max_refusal(self, problem: Problem) -> str | None:
         if not problem.return_max:
             return None
-        if not self.keeps_max:
-            name = self.config_type.__name__
-            return f"return_max is given, and {name} kernels return no maxima; leave it out"
+        given, instead = "return_max is given", "leave it out"
+        return self._lacks("maxima", problem, given, instead, has=self.keeps_max)
+
+    def _lacks(
+        self, what: str, problem: Problem, given: str, instead: str, *, has: bool
+    ) -> str | None:
+        """Say that kernels do not have what is asked for, at all or with this problem."""
+        named = f"{given}, and {self.config_type.__name__} kernels have"
+        if not has:
+            return f"{named} no {what}; {instead}"
+        if not self.takes_columns(problem.d_head, problem.d_v):
+            return f"{named} head dimensions up to {self.widest()}"
         if problem.page_keys or problem.kv_8_bit:
-            what = "block_table" if problem.page_keys else "k and v of 8 bits"
-            return f"return_max is given, and there are no maxima with {what}; leave it out"
+            beside = "block_table" if problem.page_keys else "k and v of 8 bits"
+            return f"{named} no {what} with {beside}; {instead}"
         return None
 
     # choosing

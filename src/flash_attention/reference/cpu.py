@@ -25,7 +25,7 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
 
     The lengths of sequences are always checked.
     """
-    problem = _checked(call)
+    problem = checked_on_cpu(call)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         result, lse = _computed(problem, call)
         maxima = None
@@ -38,7 +38,8 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
             return call.out, lse, maxima
 
 
-def _checked(call: Call) -> Problem:
+def checked_on_cpu(call: Call) -> Problem:
+    """Check a call of CPU tensors, with its output if it is given, and return its problem."""
     problem = check_on_cpu(call)
     if call.out is not None:
         *inputs, out = views_of(call)
