@@ -77,7 +77,7 @@ class Family(ABC, Generic[Config]):
         """Return the translation unit of a config with resolved features."""
 
     def companions(self, config: Config, arch: Arch) -> list[Unit]:
-        """Return the kernels that run beside every kernel of a config, whatever the features."""
+        """Return kernels that run beside those of a config. `build` compiles them too."""
         return []
 
     @abstractmethod

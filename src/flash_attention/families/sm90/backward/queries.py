@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -67,8 +65,8 @@ def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
 
 @kept
 def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
-    """Return the translation unit of the kernel. dS knows of softcap and dropout already."""
-    features = replace(features, softcap=False, dropout=False)
+    """Return the translation unit of the kernel. dS knows all that is no mask and no length."""
+    features = Features(features.mask, per_batch=features.per_batch)
     sums = "Added" if adds else "Stored"
     numbers = {
         "d_head": config.d_head,
