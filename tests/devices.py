@@ -65,7 +65,7 @@ def ran(plan: Plan, call: Call, settings: Settings | None = None) -> tuple[Tenso
     nothing."""
     if call.q.is_cuda:
         result = plan.run(call)
-        return result if isinstance(result, tuple) else (result, None)
+        return (result[0], result[1]) if isinstance(result, tuple) else (result, None)
     emulation = emulate_plan(plan, call, settings or Settings())
     assert list(map(str, emulation.findings)) == []
     return emulation.output, emulation.lse

@@ -6,12 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
-from flash_attention import UnsupportedError, attention, backward, dropout_mask, forward
+from flash_attention import (
+    FlashAttentionError,
+    UnsupportedError,
+    attention,
+    backward,
+    dropout_mask,
+    forward,
+)
+from flash_attention.compat.flash_attn_passes import flash_attn_forward
+from flash_attention.compat.sdpa import route_sdpa
 from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import cu_seqlens
 
@@ -192,11 +204,17 @@ def test_heads_that_are_padded_drop_the_same() -> None:
         ({"dropout_p": True}, "dropout_p is True; allowed are"),
         ({"rng_state": STATE}, r"rng_state is given, and dropout_p is 0\.0.*leave it out"),
         (
-            {"dropout_p": P, "rng_state": STATE.int()},
-            r"rng_state is torch\.int32; pass",
+            {"dropout_p": P, "rng_state": torch.ones(3, dtype=torch.int32)},
+            r"rng_state is torch\.int32 \(3,\) on cpu; pass .* torch\.int64 \(2,\) on cpu, such as",
         ),
-        ({"dropout_p": P, "rng_state": STATE[:1]}, "rng_state has 1 numbers; it must have two"),
-        ({"dropout_p": P, "rng_state": [1, 2]}, "rng_state is a list"),
+        ({"dropout_p": P, "rng_state": STATE.to("meta")}, r"torch\.int64 \(2,\) on meta; pass"),
+        (
+            {"dropout_p": P, "rng_state": torch.ones(4, dtype=torch.int64)[::2]},
+            r"rng_state is torch\.int64 \(2,\) on cpu, and not contiguous; pass",
+        ),
+        ({"dropout_p": P, "rng_state": [1, 2]}, "rng_state is a list; pass a seed and an offset"),
+        ({"dropout_p": P, "rng_state": 3}, "rng_state is an int; pass a seed and an offset"),
+        ({"dropout_p": P, "rng_state": torch.Generator()}, "rng_state is a Generator; pass a seed"),
         ({"dropout_p": P, "batch_invariant": True}, "batch_invariant is given; dropout is for"),
         ({"dropout_p": P, "split_keys": 64}, "split_keys is given; dropout is for training"),
     ],
@@ -208,8 +226,91 @@ def test_what_is_no_dropout_is_refused(options: dict[str, Any], message: str) ->
     before = torch.get_rng_state()
     with pytest.raises(UnsupportedError, match=message):
         attention(*(t.detach() for t in (q, k, v)), config="rung:16", **options)
-    if not isinstance(options.get("dropout_p"), float) or not 0 < options["dropout_p"] < 1:
-        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def short_v(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return attention(q, k, v[:, 1:], dropout_p=P)
+
+
+def a_wrong_config(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return attention(q, k, v, dropout_p=P, config="rung:99")
+
+
+def a_wrong_gradient_config(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return attention(q, k, v, dropout_p=P, backward_config="rung:99")
+
+
+def a_misplaced_output(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    with torch.no_grad():
+        return attention(q, k, v, dropout_p=P, out=q)
+
+
+def wrong_lengths(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    used = torch.tensor([1, 60], dtype=torch.int32)
+    return attention(q, k, v, dropout_p=P, seqused_k=used)
+
+
+def a_traced_scale(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    with FlopCounterMode(display=False):
+        return attention(q, k, v, dropout_p=P, softmax_scale=-1.0)
+
+
+def routed(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    with route_sdpa(strict=True):
+        return scaled_dot_product_attention(q, k, v, dropout_p=P, scale=-1.0, enable_gqa=True)
+
+
+def a_pass_of_flash_attn(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return flash_attn_forward(q, k, v, P, -1.0, False, -1, -1, 0.0, None, False)
+
+
+def padded_columns(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return attention(q[..., :61], k[..., :61], v[..., :61], dropout_p=P, softcap=-1.0)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        *(short_v, a_wrong_config, a_wrong_gradient_config, a_misplaced_output, wrong_lengths),
+        *(a_traced_scale, routed, a_pass_of_flash_attn, padded_columns),
+    ],
+    ids=lambda refused: refused.__name__,
+)
+def test_a_call_that_is_refused_draws_nothing(refused: Callable[..., Any]) -> None:
+    q, k, v = tensors(dtype=torch.bfloat16)
+    before = torch.get_rng_state()
+    with pytest.raises(FlashAttentionError):
+        refused(q, k, v)
+    assert torch.equal(torch.get_rng_state(), before)
+    attention(q, k, v, dropout_p=P)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.gpu
+def test_a_call_that_is_refused_for_its_address_draws_nothing() -> None:
+    q, k, v = (t.detach() for t in tensors("cuda"))
+    attention(q, k, v, dropout_p=P)
+    memory = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")
+    before = torch.cuda.get_rng_state()
+    with pytest.raises(FlashAttentionError, match="16"):
+        attention(memory[1:].view(q.shape), k, v, dropout_p=P)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_a_mask_has_the_shape_of_whole_numbers() -> None:
+    wanted = dropout_mask(STATE, P, (1, 2, 3, 4))
+    sizes = np.array([1, 2, 3, 4])
+    assert torch.equal(dropout_mask(STATE, P, tuple(sizes)), wanted)
+    assert torch.equal(dropout_mask(STATE, P, list(sizes.astype(np.int32))), wanted)
+    wrong: list[Any] = [5, (1, 2, 3), (1, 2, 3, -1), (1, 2, 3, 4.0), (1, 2, 3, True), "1234"]
+    for shape in wrong:
+        with pytest.raises(UnsupportedError, match=r"; pass \(batch, heads, seq_q, seq_k\), four"):
+            dropout_mask(STATE, P, shape)
+    with pytest.raises(UnsupportedError, match=r"rng_state is torch\.int64 \(1,\) on cpu; pass"):
+        dropout_mask(STATE[:1], P, (1, 2, 3, 4))
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -69,10 +69,10 @@ def test_the_packed_operator_is_one_that_torch_trusts(options: dict[str, Any]) -
 
 
 def test_results_of_the_operators_are_contiguous() -> None:
-    out, lse = DENSE(*transposed())
+    out, lse, _ = DENSE(*transposed())
     assert out.is_contiguous()
     assert (lse.shape, lse.dtype, lse.is_contiguous()) == ((2, 4, 12), torch.float32, True)
-    out, lse = VARLEN(*packed(), BOUNDS_Q, BOUNDS_K, 11, 7)
+    out, lse, _ = VARLEN(*packed(), BOUNDS_Q, BOUNDS_K, 11, 7)
     assert out.is_contiguous()
     assert (lse.shape, lse.is_contiguous()) == ((4, 16), True)
 
@@ -155,6 +155,7 @@ def test_the_operators_take_every_keyword_of_a_call() -> None:
     assert {argument.name for argument in DENSE._schema.arguments} == asked - packed
     of_gradients = {"do", "dlse", "out", "lse", "wanted"}
     forward_only = {"config", "block_table", "split_keys", "batch_invariant", *DESCALES}
+    forward_only.add("return_max")
     backward = asked - forward_only | of_gradients
     assert {argument.name for argument in VARLEN_BACKWARD._schema.arguments} == backward
     assert {argument.name for argument in DENSE_BACKWARD._schema.arguments} == backward - packed

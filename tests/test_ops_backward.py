@@ -37,14 +37,14 @@ def test_the_dense_backward_operator_is_one_that_torch_trusts(
     tensors: Tensors, wanted: list[bool]
 ) -> None:
     options = {"sinks": torch.ones(4), "causal": True, "deterministic": True}
-    out, lse = DENSE(*tensors, **options)
+    out, lse, _ = DENSE(*tensors, **options)
     given = (torch.randn_like(out), torch.randn_like(lse), out, lse, wanted, *tensors)
     torch.library.opcheck(DENSE_BACKWARD, given, options)
 
 
 def test_the_packed_backward_operator_is_one_that_torch_trusts() -> None:
     lengths = (BOUNDS_Q, BOUNDS_K, 11, 7)
-    out, lse = VARLEN(*packed(), *lengths)
+    out, lse, _ = VARLEN(*packed(), *lengths)
     given = (torch.randn_like(out), None, out, lse, [True, True, True, False], *packed(), *lengths)
     torch.library.opcheck(VARLEN_BACKWARD, given)
 

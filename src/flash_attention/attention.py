@@ -18,11 +18,12 @@ from flash_attention.autograd import (
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
 from flash_attention.call.function import Function
-from flash_attention.call.options import check_dropout_p, check_switch
+from flash_attention.call.options import check_dropout_p, check_options, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.padding import naming_padding, needs_padding, padded
-from flash_attention.launch.compute import compute
+from flash_attention.launch.compute import check_computable, compute
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
@@ -42,6 +43,7 @@ def attention(
     v: Tensor,
     *,
     return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
     out: Tensor | None = None,
     score: ScoreFunction | None = None,
     mask: MaskFunction | None = None,
@@ -60,6 +62,7 @@ def attention(
     v: Tensor,
     *,
     return_lse: Literal[True],
+    return_max: Literal[False] = False,
     out: Tensor | None = None,
     score: ScoreFunction | None = None,
     mask: MaskFunction | None = None,
@@ -69,6 +72,23 @@ def attention(
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: bool = False,
+    return_max: Literal[True],
+    out: Tensor | None = None,
+    config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
+    validate: bool = False,
+    **keywords: Unpack[Keywords],
+) -> tuple[Tensor, ...]: ...
 
 
 @with_keywords
@@ -85,7 +105,7 @@ def attention(
     deterministic: bool = False,
     validate: bool = False,
     **keywords: Any,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
@@ -94,8 +114,7 @@ def attention(
     - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
       keys up to that one. With `window` (left, right) it sees the keys from left before that one to
       right after it, both included. None and -1 mean no limit.
-    - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
-    - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
+    - `softmax_scale`: by default 1 / sqrt(d). `softcap`: score s becomes softcap tanh(s / softcap).
     - `dropout_p`: drop weights at random. `rng_state`: the seed and offset of `dropout_mask`.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
     - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
@@ -115,7 +134,8 @@ def attention(
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
-    if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
+    if q is packed. With `return_max` the largest score of each head follows, scaled and before the
+    softcap: float32 (heads,). A query that sees no key has output 0 and lse -inf or its sink.
     Raises UnsupportedError for what no kernel supports, and what `forward` raises.
     """
     if score is not None or mask is not None:
@@ -125,10 +145,10 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if type(call.dropout_p) is not float or call.dropout_p:
-        call = _with_rng_state(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
+    if type(call.dropout_p) is not float or call.dropout_p:
+        call = with_rng_state(call, config, validate)
     if not (ops.is_traced(q, k, v) or _any_transforms()):
         if _records() and call.needs_grad():
             if (found := run_recorded(call, config, validate, backward)) is not None:
@@ -147,16 +167,33 @@ def _with_function(
     return {**keywords, "function": Function(score, mask)}
 
 
-def _with_rng_state(call: Call) -> Call:
+def with_rng_state(call: Call, config: GivenConfig | None = None, validate: bool = False) -> Call:
     """Return a call that has a state of its random numbers, its own or a new one, if it has
-    dropout."""
+    dropout. A new one is drawn if nothing else about the call is refused, as far as that is known
+    while torch traces it."""
     if call.rng_state is not None or not isinstance(call.q, Tensor):
         return call
-    if not torch.compiler.is_compiling():  # which does not follow the check
+    if not torch.compiler.is_compiling():  # which does not follow the checks
         check_dropout_p(call.dropout_p)
+        if call.dropout_p:
+            _check_before_drawing(call, config, validate)
     if not call.dropout_p:
         return call
     return call._replace(rng_state=draw_rng_state(call.q.device))
+
+
+def _check_before_drawing(call: Call, config: GivenConfig | None, validate: bool) -> None:
+    q, k, v = call[:3]
+    call = call._replace(rng_state=torch.empty(2, dtype=torch.int64, device=q.device))
+    if call.window is not None:
+        call = call.with_whole_window()
+    if ops.is_traced(q, k, v) or _any_transforms() or not (q.is_cpu or q.is_cuda):
+        return check_options(call)
+    if _records() and call.needs_grad():
+        check_differentiable(call)
+        call = call.with_lse()
+    with naming_padding(call):
+        check_computable(padded(call) if needs_padding(q, v) else call, config, validate)
 
 
 def _attention_slow_path(
@@ -194,13 +231,14 @@ def _padded_attention(
             deterministic=backward.deterministic,
             validate=validate,
             return_lse=call.return_lse,
+            return_max=call.return_max,
             **wide.keywords(),
         )
-    out, lse = result if call.return_lse else (result, None)
+    out, *others = (result,) if isinstance(result, Tensor) else result
     out = out[..., : call.v.shape[-1]]
     if call.out is not None:
         out = call.out.copy_(out)
-    return out if lse is None else (out, lse)
+    return (out, *others) if others else out
 
 
 Arguments = tuple[Call, GivenConfig | None, bool, BackwardOptions]
@@ -218,5 +256,5 @@ def read_arguments(
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
     call = call_of(function, q, k, v, out, own)
     if type(call.dropout_p) is not float or call.dropout_p:
-        call = _with_rng_state(call)
+        call = with_rng_state(call, config, bool(validate))
     return call, config, bool(validate), backward

@@ -83,8 +83,8 @@ def compute_recorded(
     q, k, v, _, sinks = call[:5]
     if is_transformed():
         apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
-        out, lse = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
-        return (out, lse) if call.return_lse else out
+        found = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
+        return _asked(found, call)
     if getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
     return _record(q, k, v, sinks, (call, None, config, validate, backward))
@@ -99,6 +99,7 @@ class _Recorded(Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, asked: tuple[Any, ...]
     ) -> Any:
         call, plan, config, validate, backward = asked
+        found: Any
         if plan is None:
             found = compute(call.with_lse(), config, validate)
         else:
@@ -106,18 +107,23 @@ class _Recorded(Function):
         sinks, starts_q, starts_k, used, state = call[4:9]
         shares = False
         if sinks is starts_q is starts_k is used is state is None:  # as in most calls
-            ctx.save_for_backward(q, k, v, *found)
+            ctx.save_for_backward(q, k, v, *found[:2])
         else:
             shares = starts_k is starts_q is not None
             starts_k = None if shares else starts_k  # torch compares every tensor once
-            ctx.save_for_backward(q, k, v, *found, sinks, starts_q, starts_k, used, state)
+            ctx.save_for_backward(q, k, v, *found[:2], sinks, starts_q, starts_k, used, state)
         ctx.set_materialize_grads(False)
         partner_of = plan if call.function is None else None
         ctx.asked = partner_of, shares, call[10:], backward
+        if call.return_max:
+            ctx.mark_non_differentiable(found[2])
+            return _asked(found, call)
         return found if call.return_lse else found[0]
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None = None) -> Any:
+    def backward(
+        ctx: Any, do: Tensor | None, dlse: Tensor | None = None, of_maxima: None = None
+    ) -> Any:
         plan, shares, options, backward = ctx.asked
         saved = ctx.saved_tensors
         wanted = ctx.needs_input_grad
@@ -135,6 +141,13 @@ class _Recorded(Function):
         refuse_tangent()
 
 
+def _asked(found: tuple[Tensor, ...], call: Call) -> Outputs:
+    """Return what a call asks for of the output, its lse, and perhaps maxima."""
+    if call.return_lse:
+        return found
+    return (found[0], *found[2:]) if len(found) > 2 else found[0]
+
+
 _record: Callable[..., Outputs] = super(Function, _Recorded).apply
 """`_Recorded.apply` without a search for dead tensors of transforms."""
 # autograd's node calls `backward` itself, without looking for it among other rules.
@@ -142,7 +155,7 @@ _Recorded._backward_cls.apply = _Recorded.backward  # type: ignore[attr-defined]
 
 
 class _Traced(Function):
-    """Attention of q, k, v, sinks and lengths. Returns the output and its lse."""
+    """Attention of q, k, v, sinks and lengths. Returns the output, its lse, and perhaps maxima."""
 
     generate_vmap_rule = True
 
@@ -169,16 +182,16 @@ class _Traced(Function):
         return compute(call, config, validate)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         options = inputs[8]
-        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:8])
+        ctx.save_for_backward(*inputs[:3], *output[:2], *inputs[3:8])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.backward_options = options, inputs[-1]
-        if not options[-1]:  # return_lse
-            ctx.mark_non_differentiable(output[1])
+        # The lse unless it is asked for, and maxima.
+        ctx.mark_non_differentiable(*output[2 if options[-1] else 1 :])
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> Any:
+    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None = None) -> Any:
         given = (ctx.saved_tensors, ctx.options, ctx.backward_options)
         return *_differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 8
 

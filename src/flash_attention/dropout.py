@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from flash_attention.call.dropout import check_rng_state
 from flash_attention.call.options import check_dropout_p
-from flash_attention.call.tensors import TensorView, shown
-from flash_attention.errors import UnsupportedError
+from flash_attention.call.tensors import shown
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.reference.dropout import kept_weights
 
 DIMS = ("batch", "heads", "seq_q", "seq_k")
@@ -33,16 +35,16 @@ def dropout_mask(rng_state: Tensor, dropout_p: float, shape: Sequence[int]) -> T
     Raises UnsupportedError for arguments that are not of this kind.
     """
     check_dropout_p(dropout_p)
-    state = TensorView.of("rng_state", rng_state, ("seed and offset",))
-    if (state.shape, state.dtype) != ((2,), torch.int64):
+    check_rng_state(rng_state)
+    is_whole = isinstance(shape, Sequence) and all(
+        isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in shape
+    )
+    if not is_whole or len(shape) != len(DIMS):
         raise UnsupportedError(
-            f"rng_state has shape {shown(state.shape)} and is {state.dtype}; pass torch.int64 (2,),"
-            " the seed and the offset"
+            f"shape is {quoted(shape)}; pass {shown(DIMS)}, four whole numbers from 0 on"
         )
-    if len(shape) != len(DIMS) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise UnsupportedError(f"shape is {shown(shape)}; pass {shown(DIMS)}")
-    batch, heads, seq_q, seq_k = shape
-    kept = torch.empty(tuple(shape), dtype=torch.bool, device=rng_state.device)
+    batch, heads, seq_q, seq_k = map(int, shape)
+    kept = torch.empty((batch, heads, seq_q, seq_k), dtype=torch.bool, device=rng_state.device)
     for i in range(batch):
         for h in range(heads):
             of = range(i * heads + h, i * heads + h + 1)

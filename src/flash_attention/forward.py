@@ -27,6 +27,7 @@ def forward(
     *,
     benchmark: Literal[False] = False,
     return_lse: Literal[False] = False,
+    return_max: Literal[False] = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
 
@@ -41,6 +42,7 @@ def forward(
     *,
     benchmark: Literal[False] = False,
     return_lse: Literal[True],
+    return_max: Literal[False] = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -53,8 +55,24 @@ def forward(
     v: Tensor,
     o: Tensor | None = None,
     *,
+    benchmark: Literal[False] = False,
+    return_lse: bool = False,
+    return_max: Literal[True],
+    **keywords: Unpack[Keywords],
+) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def forward(
+    kernel_cfg: GivenConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None = None,
+    *,
     benchmark: Literal[True],
     return_lse: bool = False,
+    return_max: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Any, ...]: ...
 
@@ -86,7 +104,7 @@ def forward(
       config with a field that would have no effect is refused.
 
     Returns `o` or a new tensor like q with the columns of v. With `return_lse` it returns (out,
-    lse). With `benchmark` the milliseconds follow as the last value.
+    lse), and with `return_max` the maxima follow. With `benchmark` the milliseconds come last.
 
     Raises KernelConfigError for an invalid config, UnsupportedError for arguments that the config
     does not support, and CompileError or LaunchError if the kernel cannot be compiled or launched.

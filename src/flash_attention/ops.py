@@ -2,11 +2,11 @@
 """`attention` as operators of torch, so that torch.compile and torch.export see one node.
 
 `torch.ops.flash_attention.dense` takes (batch, seq, heads, d) tensors,
-`torch.ops.flash_attention.varlen` packed ones. Both return (out, lse) in new, contiguous tensors
-and change nothing. A side of the window that is -1 has no limit. `config` is the short form of a
-kernel config, a rung as in "rung:5", or None to have one selected. Autograd differentiates them
-with `dense_backward` and `varlen_backward`, which return (dq, dk, dv, dsinks). A gradient that is
-not wanted is an empty tensor.
+`torch.ops.flash_attention.varlen` packed ones. Both return (out, lse, max) in new, contiguous
+tensors and change nothing; max is empty without `return_max`. A side of the window that is -1 has
+no limit. `config` is the short form of a kernel config, a rung as in "rung:5", or None to have one
+selected. Autograd differentiates them with `dense_backward` and `varlen_backward`, which return
+(dq, dk, dv, dsinks). A gradient that is not wanted is an empty tensor.
 
 `attention` calls them while it is traced (by torch.compile, torch.export, make_fx or
 torch.jit.trace), while a dispatch mode of torch such as FlopCounterMode is active, and for tensors
@@ -33,7 +33,7 @@ from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import SIZES, check_options, check_switch
-from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse
+from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse, results
 from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
@@ -75,10 +75,9 @@ ASKED = {
     "deterministic": "bool deterministic=False",
     **{name: f"Tensor? {name}=None" for name in (*DESCALES, "rng_state")},
     "dropout_p": "float dropout_p=0.0",
+    "return_max": "bool return_max=False",
 }
 """The arguments of both operators, in their schema."""
-
-
 TENSORS = {"q": "Tensor q", "k": "Tensor k", "v": "Tensor v"}
 OF_GRADIENTS = {
     "do": "Tensor do",
@@ -88,7 +87,7 @@ OF_GRADIENTS = {
     "wanted": "bool[] wanted",
 }
 """The arguments that only the backward operators have, in their schema."""
-ONLY_FORWARD = ("config", "block_table", "split_keys", "batch_invariant", *DESCALES)
+ONLY_FORWARD = ("config", "block_table", "split_keys", "batch_invariant", *DESCALES, "return_max")
 _is_compiling = torch.compiler.is_compiling
 SHARED = ("sinks", "seqused_k", "rng_state", "causal", "softmax_scale", "softcap", "dropout_p")
 """The arguments that all operators take as a call has them."""
@@ -121,19 +120,17 @@ class _Operators:
         self.forward_arguments = TENSORS | lengths | ASKED
         own = {n: t for n, t in self.forward_arguments.items() if n not in ONLY_FORWARD}
         self.backward_arguments = OF_GRADIENTS | own
-        self.forward = _operator(name, self.forward_arguments, 2, _compute, _empty_results)
-        self.backward = _operator(
-            *(f"{name}_backward", self.backward_arguments, 4),
-            *(_compute_gradients, _empty_gradients),
-        )
+        self.forward = _operator(name, self.forward_arguments, 3, _compute, _empty_results)
+        of_gradients = _compute_gradients, _empty_gradients
+        self.backward = _operator(f"{name}_backward", self.backward_arguments, 4, *of_gradients)
         self.forward.register_autograd(self._differentiate, setup_context=self._save)
         self.backward.register_autograd(refuse_second_gradient)
 
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         given = dict(zip(self.forward_arguments, inputs, strict=True))
-        q, k, v = inputs[:3]
-        check_differentiable(Call(q, k, v, block_table=given["block_table"]))
-        given["out"], given["lse"] = output
+        check_differentiable(Call(*inputs[:3])._replace(block_table=given["block_table"]))
+        given["out"], given["lse"], maxima = output
+        ctx.mark_non_differentiable(maxima)
         given = {name: given[name] for name in self.backward_arguments if name in given}
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         ctx.save_for_backward(*tensors.values())
@@ -142,7 +139,7 @@ class _Operators:
         ctx.set_materialize_grads(False)
 
     def _differentiate(
-        self, ctx: Any, do: Tensor | None, dlse: Tensor | None
+        self, ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None
     ) -> tuple[Tensor | None, ...]:
         given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True)) | ctx.options
         # torch leaves out the last arguments if they have their default value.
@@ -189,8 +186,8 @@ def _for_each(
         )
         for i in range(info.batch_size)
     ]
-    results = tuple(map(torch.stack, zip(*found, strict=True)))
-    return results, (0,) * len(results)
+    stacked = tuple(map(torch.stack, zip(*found, strict=True)))
+    return stacked, (0,) * len(stacked)
 
 
 def _compute(
@@ -202,10 +199,10 @@ def _compute(
     backward_config: str | None = None,
     deterministic: bool = False,
     **asked: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     call = Call(q, k, v, _new_output(q, v), **_with_window(asked), return_lse=True)
-    result, lse = compute(call, config)
-    return result, lse
+    result, lse, *maxima = compute(call, config)
+    return result, lse, *(maxima or [lse.new_empty(0)])
 
 
 def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
@@ -214,10 +211,13 @@ def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
     return asked | {"window": window}
 
 
-def _empty_results(q: Tensor, k: Tensor, v: Tensor, **asked: object) -> tuple[Tensor, Tensor]:
+def _empty_results(
+    q: Tensor, k: Tensor, v: Tensor, *, return_max: bool = False, **asked: object
+) -> tuple[Tensor, ...]:
     """Allocate results without values, for tracing."""
     *batch, rows, heads, _ = q.shape
-    return _new_output(q, v), q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
+    lse = q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
+    return _new_output(q, v), lse, lse.new_empty(heads if return_max else 0)
 
 
 def _new_output(q: Tensor, v: Tensor) -> Tensor:
@@ -333,20 +333,20 @@ def traced(
     else:
         check_no_tangent(call)
     operators, asked = _asked(call)
-    result, lse = operators.forward(
+    result, lse, maxima = operators.forward(
         *(q, k, v),
         **asked,
         block_table=call.block_table,
         split_keys=call.split_keys,
         batch_invariant=bool(call.batch_invariant),
+        return_max=bool(call.return_max),
         **{name: getattr(call, name) for name in DESCALES},
         config=_written(config),
         backward_config=_written(backward.config, Pass.BACKWARD),
         deterministic=backward.deterministic,
     )
-    if out is not None:
-        result = out.copy_(result)
-    return (result, lse) if call.return_lse else result
+    result = result if out is None else out.copy_(result)
+    return results(result, lse if call.return_lse else None, maxima if call.return_max else None)
 
 
 def traced_gradients(backward: BackwardCall, config: GivenConfig | None) -> Gradients:

@@ -50,6 +50,7 @@ OTHER_OPTIONS: dict[str, Any] = {
     "max_seqlen_k": 4,
     "split_keys": 64,
     "batch_invariant": True,
+    "return_max": True,
     "return_lse": True,
 }
 
@@ -159,7 +160,7 @@ def test_what_is_asked_can_be_passed_on_with_other_tensors() -> None:
     q, k, v = (torch.zeros(1, 3, 1, 8) for _ in range(3))
     other = Call(q, k, v, **call.keywords())
     assert (other.q is q, other.k is k, other.v is v, other.out) == (True, True, True, None)
-    assert all(getattr(other, name) is getattr(call, name) for name in KEYWORDS[:-1])
+    assert all(getattr(other, name) is getattr(call, name) for name in KEYWORDS[:-2])
     assert set(call.keywords()) == set(Keywords.__annotations__)
 
 
@@ -180,11 +181,11 @@ def test_a_gradient_may_be_asked_of_any_floating_tensor(name: str) -> None:
 
 def test_the_keywords_are_the_fields_of_a_call() -> None:
     fields = get_type_hints(Call)
-    own = {"out": Tensor | None, "return_lse": bool}
+    own = {"out": Tensor | None, "return_max": bool, "return_lse": bool}
     keywords = get_type_hints(Keywords)
     assert set(keywords) & set(own) == set()
     assert keywords | own == {name: fields[name] for name in Call._fields[3:]}
-    assert set(KEYWORDS) == set(keywords) | {"return_lse"}
+    assert set(KEYWORDS) == set(keywords) | {"return_max", "return_lse"}
 
 
 def test_every_function_shows_the_same_keywords() -> None:

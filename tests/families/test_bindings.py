@@ -85,6 +85,8 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         short = Sm90Features(heads_together=4, decode=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
         yield replace(short, one_launch=True).bindings(hopper)
+    for softcap in (False, True):
+        yield Sm90Features(softcap=softcap, max_score=True).bindings(hopper)
     for splits in (SplitKind.WHOLE, SplitKind.EVEN):
         packed = MlaFeatures(per_batch=True, packed_queries=True, splits=splits)
         yield mla_bindings(EVERY_MLA_VARIANT[0], packed)

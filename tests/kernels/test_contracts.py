@@ -74,6 +74,7 @@ MISSING = [
     Missing("Sinks", "add("),
     Missing("Lengths", "q_len("),
     Missing("Dropout", "begin_head("),
+    Missing("MaxScore", "see_weights("),
     Missing("Rows", "head("),
     Missing("Splits", "end_block("),
     Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),

@@ -172,6 +172,10 @@ def test_kernels_without_dropout_refuse_it() -> None:
         HopperWideKernelConfig(DType.BF16, 512, 512),
         made,
     )
+    for arch in ("sm_80", "sm_90"):
+        wide = r"dropout_p is 0\.3, and HopperForward.* kernels have head dimensions up to 256"
+        with pytest.raises(UnsupportedError, match=wide):
+            Plan(made.call(), arch=ARCHES[arch])
     config = selected(CAUSAL.make())
     assert isinstance(config, HopperForwardKernelConfig)
     used = torch.tensor([200], dtype=torch.int32)

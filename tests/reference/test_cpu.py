@@ -146,7 +146,8 @@ def test_numbers_of_any_kind_are_taken_as_they_are_meant() -> None:
     q, k, v = torch.randn(3, 1, 5, 2, 16).unbind()
 
     def lse(**options: Any) -> torch.Tensor:
-        return attention(q, k, v, **options, return_lse=True)[1]
+        found: torch.Tensor = attention(q, k, v, **options, return_lse=True)[1]
+        return found
 
     for given in (Fraction(1, 4), np.float32(0.25)):
         for name in ("softmax_scale", "softcap"):

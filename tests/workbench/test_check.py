@@ -78,10 +78,10 @@ def test_a_wrong_result_is_told(damage: Damage, monkeypatch: pytest.MonkeyPatch)
     module = modules[CHECK]
     honest = module.attention_on_cpu
 
-    def damaged(*args: Any) -> tuple[Tensor, Tensor]:
-        out, lse = honest(*args)
+    def damaged(*args: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        out, lse, maxima = honest(*args)
         damage(out, lse)
-        return out, lse
+        return out, lse, maxima
 
     monkeypatch.setattr(module, "attention_on_cpu", damaged)
     q, k, v = generate_qkv(1, 16, 2, 64, DType.BF16)

@@ -113,7 +113,7 @@ class BackwardProblem(Problem):
     def with_lengths_of(self, problem: Problem) -> BackwardProblem:
         """Make the problem of the same pass of a forward problem that differs in lengths alone."""
         made = object.__new__(BackwardProblem)
-        own = {"wanted": self.wanted, "deterministic": self.deterministic}
+        own = {"wanted": self.wanted, "deterministic": self.deterministic, "return_max": False}
         object.__setattr__(made, "__dict__", {**vars(problem), **own})
         return made
 
@@ -123,4 +123,5 @@ class BackwardProblem(Problem):
     ) -> BackwardProblem:
         """Make the problem of the backward pass of a problem."""
         values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
+        values["return_max"] = False  # which gradients do not depend on
         return cls(**values, wanted=wanted, deterministic=deterministic)

@@ -58,6 +58,7 @@ class Call(NamedTuple):
     split_keys: int | None = None
     batch_invariant: bool = False
     function: Function | None = None
+    return_max: bool = False
     return_lse: bool = False
 
     def descales(self) -> dict[str, Tensor]:
@@ -79,8 +80,9 @@ class Call(NamedTuple):
         return {name: tensor for name, tensor in named if tensor is not None}
 
     def keywords(self) -> Keywords:
-        """The keywords of the call, to be passed on with other q, k and v."""
-        return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
+        """The keywords of the call, to be passed on with other q, k and v, without those that ask
+        for more results."""
+        return cast(Keywords, dict(zip(KEYWORDS[:-2], self[4:-2], strict=True)))
 
     def with_lse(self) -> Call:
         """The call that also returns its log-sum-exp."""
@@ -203,14 +205,15 @@ KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
     name
     for name in KEYWORDS
-    if name not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_lse")
+    if name
+    not in ("block_table", *DESCALES, "split_keys", "batch_invariant", "return_max", "return_lse")
 )
 """The keywords that gradients depend on."""
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of a call, for type checkers. `out` and `return_lse` are missing, because the
-    overloads of a function declare them."""
+    """The keywords of a call, for type checkers. `out`, `return_max` and `return_lse` are missing,
+    because the overloads of a function declare them."""
 
     sinks: Tensor | None
     cu_seqlens_q: Tensor | None
@@ -270,6 +273,7 @@ INSTEAD = {
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
     "dropout_p": "this function has no dropout; leave it out",
+    "return_max": "this function returns no maxima; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",
 }
@@ -290,10 +294,10 @@ def check_keywords(
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def with_keywords_in(names: Iterable[str]) -> Callable[[Function], Function]:
+def with_keywords_in(names: Iterable[str]) -> Callable[[AnyFunction], AnyFunction]:
     """Make `help` and `inspect` show some keywords of a call in a function's signature."""
     fields = inspect.signature(Call).parameters
     hints = {name: getattr(h, "__forward_arg__", h) for name, h in Call.__annotations__.items()}
@@ -301,19 +305,19 @@ def with_keywords_in(names: Iterable[str]) -> Callable[[Function], Function]:
     return lambda function: _showing(function, shown)
 
 
-def with_keywords(function: Function) -> Function:
+def with_keywords(function: AnyFunction) -> AnyFunction:
     """Make `help` and `inspect` show all keywords of a call in a function's signature."""
     return with_keywords_in(KEYWORDS)(function)
 
 
-def with_keywords_of(source: Callable[..., Any]) -> Callable[[Function], Function]:
+def with_keywords_of(source: Callable[..., Any]) -> Callable[[AnyFunction], AnyFunction]:
     """Make `help` and `inspect` show the keywords of another function in this one's signature."""
     every = inspect.signature(source).parameters.values()
     keywords = [p for p in every if p.kind is inspect.Parameter.KEYWORD_ONLY]
     return lambda function: _showing(function, keywords)
 
 
-def _showing(function: Function, more: Iterable[inspect.Parameter]) -> Function:
+def _showing(function: AnyFunction, more: Iterable[inspect.Parameter]) -> AnyFunction:
     own = inspect.signature(function)
     shown = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     shown += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in more]

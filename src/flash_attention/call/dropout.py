@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flash_attention.errors import UnsupportedError, one
+
 STEPS = 256  # values of the byte that decides on a weight
 
 
@@ -15,6 +17,21 @@ def kept_steps(dropout_p: float) -> int:
     if dropout_p == 0:
         return STEPS
     return min(max(round(STEPS * (1 - dropout_p)), 1), STEPS - 1)
+
+
+def check_rng_state(state: object, device: torch.device | None = None) -> None:
+    """Check that a state is a seed and an offset, on a device if that matters."""
+    given = one(type(state).__name__)
+    if isinstance(state, Tensor):
+        is_vector = state.layout == torch.strided and state.shape == (2,) and state.stride() == (1,)
+        if is_vector and state.dtype == torch.int64 and device in (None, state.device):
+            return
+        given = f"{state.dtype} {tuple(state.shape)} on {state.device}"
+        given += ", and not contiguous" if state.shape == (2,) and not is_vector else ""
+    raise UnsupportedError(
+        f"rng_state is {given}; pass a seed and an offset, torch.int64 (2,) on"
+        f" {device or 'any device'}, such as torch.randint(2**63 - 1, (2,), device=q.device)"
+    )
 
 
 def draw_rng_state(device: torch.device) -> Tensor:

@@ -30,13 +30,14 @@ class Features:
     block_descales: bool = False  # blocks of keys have descale factors
     dropout: bool = False  # weights are dropped at random
     program: Program | None = None  # a user's score and mask functions change scores
+    max_score: bool = False  # the largest score of every head is returned
 
     @property
     def dense(self) -> bool:
         """Whether the only feature is a causal mask, or there is none."""
         others = (self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales)
-        others += (self.dropout, self.program is not None)
-        return self.mask is not MaskKind.WINDOW and not any(others)
+        more = self.dropout or self.max_score or self.program is not None
+        return self.mask is not MaskKind.WINDOW and not (any(others) or more)
 
     def words(self) -> list[str]:
         """Return short names of the features that differ from plain attention."""
@@ -48,6 +49,7 @@ class Features:
             "sinks": self.sinks,
             "block_descales": self.block_descales,
             "dropout": self.dropout,
+            "max_score": self.max_score,
         }
         found = [word for word, on in words.items() if on]
         return found if self.program is None else [*found, f"function_{digest_of(self.program)}"]
@@ -63,6 +65,7 @@ class Features:
             "descale factors for blocks of keys": self.block_descales,
             "dropout": self.dropout,
             "a score or mask function": self.program is not None,
+            "return_max": self.max_score,
         }
         return [word for word, on in words.items() if on]
 

@@ -22,12 +22,15 @@ class Function:
 
     Each is called once, with symbols, and has plain arithmetic, comparisons, torch's functions of
     elements, and reads of captured tensors by index. What it computes is compiled into the kernels.
-    Functions that differ in numbers and in captured tensors alone share the kernels. A captured tensor is read when a kernel runs.
+    Functions that differ in numbers and in captured tensors alone share the kernels. A captured
+    tensor is read when a kernel runs.
     """
 
     __slots__ = ("__dict__", "traced")
 
-    def __init__(self, score: ScoreFunction | None = None, mask: MaskFunction | None = None) -> None:
+    def __init__(
+        self, score: ScoreFunction | None = None, mask: MaskFunction | None = None
+    ) -> None:
         if score is None and mask is None:
             raise UnsupportedError("a Function has neither score nor mask; give one of them")
         self.traced: Traced = trace(score=score, mask=mask)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import DESCALES, Call
+from flash_attention.call.dropout import check_rng_state
 from flash_attention.call.function import check_function
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
@@ -23,7 +24,7 @@ SIZES = {
     "cu_seqlens_q": "batch + 1",
     "cu_seqlens_k": "batch + 1",
     "seqused_k": "batch",
-    "rng_state": "seed and offset",
+    "rng_state": "2",
     "block_table": "batch, n",
     **dict.fromkeys(DESCALES, "batch, heads_k"),
 }
@@ -41,6 +42,7 @@ def check_options(call: Call) -> None:
     check_switch("return_lse", call.return_lse)
     check_batch_invariant(call)
     check_function(call.function, call.q)
+    check_return_max(call)
 
 
 def check_switch(name: str, value: object) -> None:
@@ -155,9 +157,22 @@ def check_batch_invariant(call: Call) -> None:
         )
 
 
+def check_return_max(call: Call) -> None:
+    """Check the switch of maxima, which kernels for decoding do not return."""
+    check_switch("return_max", call.return_max)
+    for name in ("batch_invariant", "split_keys"):
+        if call.return_max and getattr(call, name):
+            raise UnsupportedError(
+                f"return_max is given, and so is {name}; maxima are for training, and kernels with"
+                f" {name} return none: leave one of them out"
+            )
+
+
 def check_types(call: Call) -> None:
     """Check the types of the optional tensors, and that cu_seqlens come with max_seqlen. That of
     keys may come with pages, too."""
+    if call.rng_state is not None:
+        check_rng_state(call.rng_state, call.q.device)
     for name, tensor in call.extras().items():
         TensorView.of(name, tensor, (SIZES[name],))
     for of, cu_seqlens, length in (
@@ -191,12 +206,6 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
         _check_vector("sinks", call.sinks, dtype, q, q.shape[-2])
     if call.seqused_k is not None:
         _check_vector("seqused_k", call.seqused_k, torch.int32, q, batch)
-    if call.rng_state is not None:
-        _check_vector("rng_state", call.rng_state, torch.int64, q)
-        if len(call.rng_state) != 2:
-            raise UnsupportedError(
-                f"rng_state has {len(call.rng_state)} numbers; it must have two, seed and offset"
-            )
     if call.block_table is not None:
         _check_paging(call)
         _check_table(call.block_table, q, batch, page_keys=k.shape[1])

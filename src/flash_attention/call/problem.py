@@ -57,6 +57,7 @@ class Problem:
     batch_invariant: bool = False  # the bits of a row do not depend on other rows
     program: Program | None = None  # of a user's score and mask functions
     bounds_bytes: int = 0  # memory for bounds of the tensors that they capture
+    return_max: bool = False  # the largest score of every head is returned
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -113,6 +114,7 @@ class Problem:
             batch_invariant=bool(call.batch_invariant),
             program=None if call.function is None else call.function.program,
             bounds_bytes=0 if call.function is None else call.function.bounds_bytes,
+            return_max=bool(call.return_max),
         )
 
     def resized(self, call: Call) -> Problem | None:
@@ -189,6 +191,7 @@ class Problem:
             "v transposed": self.v_transposed,
             "batch-invariant": self.batch_invariant,
             "a score or mask function": self.program is not None,
+            "maxima": self.return_max,
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")
@@ -210,6 +213,7 @@ class Problem:
             block_descales=self.block_descales,
             dropout=self.dropout_p > 0,
             program=self.program,
+            max_score=self.return_max,
         )
 
     @property

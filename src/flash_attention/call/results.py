@@ -42,6 +42,19 @@ def new_output(
     return q.new_empty((*q.shape[:-1], d_v), device=device, dtype=dtype)
 
 
+def new_maxima(
+    of_heads: tuple[int, ...], device: torch.device | None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Allocate the maxima of scores, -inf as long as no score was seen."""
+    return torch.full(of_heads, -inf, dtype=dtype, device=device)
+
+
+def results(out: Tensor, lse: Tensor | None, maxima: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+    """Return the output, and what else there is, in the order that `attention` returns it."""
+    found = tuple(tensor for tensor in (out, lse, maxima) if tensor is not None)
+    return out if len(found) == 1 else found
+
+
 def new_gradient(tensor: Tensor, device: str | None = None) -> Tensor:
     """Allocate a gradient. It has the strides of its tensor if that has no gaps and no overlaps,
     and its rows are contiguous."""

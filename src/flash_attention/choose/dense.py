@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import ClassVar
 
@@ -53,7 +53,8 @@ class DenseProblem:
     def of(cls, problem: Problem) -> DenseProblem | None:
         """Convert a problem of either pass. Returns None if it has features besides a causal mask,
         if its tensors are not 16-bit, or if there is nothing to compute."""
-        if not problem.features.dense or problem.idle or problem.dtype not in DTYPES:
+        features = replace(problem.features, max_score=False)  # which suits every config
+        if not features.dense or problem.idle or problem.dtype not in DTYPES:
             return None
         if problem.kv_dtype is not None:
             return None

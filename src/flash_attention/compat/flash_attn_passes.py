@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
+from flash_attention.attention import with_rng_state
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense
-from flash_attention.call.dropout import draw_rng_state
-from flash_attention.call.options import check_dropout_p, check_switch
+from flash_attention.call.options import check_switch
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.flash_attn import (
     attend,
@@ -187,10 +187,9 @@ def flash_attn_varlen_backward(
 
 def _results(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Results:
     check_dense("q", q)
-    if options["dropout_p"]:
-        check_dropout_p(options["dropout_p"])
-        options["rng_state"] = draw_rng_state(q.device)
     with torch.no_grad():
+        if options["dropout_p"]:
+            options["rng_state"] = with_rng_state(Call(q, k, v, **options)).rng_state
         out, lse = attend(q, k, v, options, return_lse=True)
     assert lse is not None
     state = options.get("rng_state")

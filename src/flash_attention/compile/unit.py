@@ -46,8 +46,9 @@ def render(
     """The whole .cu of a kernel: includes, `struct Config`, and the entry.
 
     `entry` is the kernel's name, by which a profiler tells it from others. `header` declares what
-    the body calls, and `bindings` bring their own headers; `prelude` declares what they name. `bounds` are the launch bounds,
-    `asserts` tie what Python knows of a layout to what the compiler makes of it.
+    the body calls, and `bindings` bring their own headers; `prelude` declares what they name.
+    `bounds` are the launch bounds, `asserts` tie what Python knows of a layout to what the compiler
+    makes of it.
     """
     return "\n".join(
         (

@@ -36,6 +36,12 @@ def _function(features: Features, listed: bool) -> Variant:
     return Variant("Function", folder, "Traced", f"{PROGRAM}, {str(listed).lower()}")
 
 
+def max_score_binding(features: Features) -> Variant:
+    """Bind what keeps the largest score of a head, which is that before a softcap."""
+    kept = "PerHeadUncapped" if features.softcap else "PerHead"
+    return Variant("MaxScore", "attn/max_score", kept if features.max_score else "None")
+
+
 def shared_bindings(
     features: Features,
     *,

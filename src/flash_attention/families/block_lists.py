@@ -85,7 +85,11 @@ class Lists:
     def scratch(self) -> dict[str, int]:
         """The bytes of the lists, of their counts, and of bounds of captured tensors."""
         bounds = {"bounds": self.problem.bounds_bytes} if self.problem.bounds_bytes else {}
-        return {"list_entries": 4 * self.count * self.stride, "list_counts": 8 * self.count, **bounds}
+        return {
+            "list_entries": 4 * self.count * self.stride,
+            "list_counts": 8 * self.count,
+            **bounds,
+        }
 
     def put(self, args: Any) -> None:
         """Store the numbers of the lists in the arguments of kernels."""

@@ -43,6 +43,7 @@ class Family(ABC, Generic[Config]):
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
     drops: ClassVar[bool] = False  # kernels have dropout
     has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
+    keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
@@ -77,7 +78,7 @@ class Family(ABC, Generic[Config]):
         """Return the translation unit of a config with resolved features."""
 
     def companions(self, config: Config, arch: Arch) -> list[Unit]:
-        """Return the kernels that run beside every kernel of a config, whatever the features."""
+        """Return kernels that run beside those of a config. `build` compiles them too."""
         return []
 
     @abstractmethod
@@ -115,7 +116,8 @@ class Family(ABC, Generic[Config]):
     def refusal(self, problem: Problem, views: Sequence[TensorView]) -> str | None:
         """Say why no kernel reads or writes tensors of these shapes and strides, or return None.
         `views` are those of `recipe`."""
-        if why := self._dropout_refusal(problem) or self._function_refusal(problem):
+        refusals = (self._dropout_refusal, self._max_refusal, self._function_refusal)
+        if why := next(filter(None, (refusal(problem) for refusal in refusals)), None):
             return why
         for view in views:
             total = problem.total_q if view.name in OF_QUERIES else problem.total_k
@@ -134,26 +136,34 @@ class Family(ABC, Generic[Config]):
         if not problem.dropout_p:
             return None
         given, instead = f"dropout_p is {problem.dropout_p:g}", "pass 0.0, as in evaluation"
-        if not self.drops:
-            return f"{given}, and {self.config_type.__name__} kernels have no dropout; {instead}"
+        return self._lacks("dropout", problem, given, instead, has=self.drops)
+
+    def _max_refusal(self, problem: Problem) -> str | None:
+        if not problem.return_max:
+            return None
+        given, instead = "return_max is given", "leave it out"
+        return self._lacks("maxima", problem, given, instead, has=self.keeps_max)
+
+    def _lacks(
+        self, what: str, problem: Problem, given: str, instead: str, *, has: bool
+    ) -> str | None:
+        """Say that kernels do not have what is asked for, at all or with this problem."""
+        named = f"{given}, and {self.config_type.__name__} kernels have"
+        if not has:
+            return f"{named} no {what}; {instead}"
+        if not self.takes_columns(problem.d_head, problem.d_v):
+            return f"{named} head dimensions up to {self.widest()}"
         if problem.page_keys or problem.kv_8_bit:
-            what = "block_table" if problem.page_keys else "k and v of 8 bits"
-            return f"{given}, and there is no dropout with {what}; {instead}"
+            beside = "block_table" if problem.page_keys else "k and v of 8 bits"
+            return f"{named} no {what} with {beside}; {instead}"
         return None
 
     def _function_refusal(self, problem: Problem) -> str | None:
         if problem.program is None:
             return None
         given = "a score or mask function is given"
-        if not self.has_functions:
-            return (
-                f"{given}, and {self.config_type.__name__} kernels have none; use 16-bit tensors, head"
-                " dimensions up to 256 and a Hopper GPU, or compute on the CPU"
-            )
-        if problem.page_keys or problem.kv_8_bit:
-            what = "block_table" if problem.page_keys else "k and v of 8 bits"
-            return f"{given}, and no kernel takes one with {what}; leave one of them out"
-        return None
+        instead = "use the CPU, or leave it out"
+        return self._lacks("functions", problem, given, instead, has=self.has_functions)
 
     # choosing
 

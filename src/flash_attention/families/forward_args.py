@@ -64,6 +64,7 @@ class ForwardKernelArgs(CallArgs):
         ("k_descale_stride", DescaleStrides),
         ("v_descale_stride", DescaleStrides),
         *DROPOUT,
+        ("max_score", ctypes.c_void_p),  # float32 (heads,), null if it is not asked for
     )
 
     def put_lengths(self, problem: Problem) -> None:

@@ -46,9 +46,7 @@ def parameter(base: type[ctypes.Structure], program: Program | None, otherwise: 
     """Return the kernel parameter that passes the arguments; `otherwise` without a program."""
     if program is None:
         return otherwise
-    return (
-        f"const __grid_constant__ fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}> args"
-    )
+    return f"const __grid_constant__ fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}> args"
 
 
 def prelude(program: Program | None) -> str:

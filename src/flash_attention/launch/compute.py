@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
+from flash_attention.call.results import results
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plans import known_plan, plan_for
 from flash_attention.launch.preparation import Outputs
 from flash_attention.launch.strict import check_as_on_a_gpu
-from flash_attention.reference.cpu import attention_on_cpu
+from flash_attention.reference.cpu import attention_on_cpu, checked_on_cpu
 
 
 def compute(call: Call, config: GivenConfig | None = None, validate: bool = False) -> Outputs:
@@ -20,10 +23,20 @@ def compute(call: Call, config: GivenConfig | None = None, validate: bool = Fals
         if config is None and getattr(call.q, "is_cpu", False):
             check_switch("validate", validate)
             check_as_on_a_gpu(call)
-            result, lse = attention_on_cpu(call)
-            return result if lse is None else (result, lse)
+            return results(*attention_on_cpu(call))
         plan = plan_for(call, config)
     return plan.run(call, validate)
+
+
+def check_computable(call: Call, config: GivenConfig | None, validate: bool) -> None:
+    """Raise what `compute` raises for a call before it computes anything. Nothing is compiled."""
+    with torch.no_grad():
+        if config is None and call.q.is_cpu:
+            check_switch("validate", validate)
+            check_as_on_a_gpu(call)
+            checked_on_cpu(call)
+        else:
+            (known_plan(call, config) or plan_for(call, config)).check(call, validate)
 
 
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:

@@ -57,6 +57,7 @@ class Emulation:
     counters: Counters  # of the attention kernel; the combine kernel of split-KV is not counted
     seconds: float  # of the emulation, without compiling and loading
     lse: Tensor | None = None  # float32 (batch, heads, seq_q), with return_lse
+    max_scores: Tensor | None = None  # float32 (heads,), with return_max
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def emulate_checked(plan: Planned, call: Call | BackwardCall) -> Any:
         return ran.result
     if isinstance(ran.result, Tensor):
         return store(ran.result, call.out)
-    return store(ran.result[0], call.out), ran.result[1]
+    return store(ran.result[0], call.out), *ran.result[1:]
 
 
 def emulate_plan(
@@ -140,9 +141,11 @@ def emulate_plan(
     `compile_unit` and `smem_bytes`.
     """
     ran = _emulated(plan, call, settings, compile_unit, smem_bytes)
-    output, lse = (ran.result, None) if isinstance(ran.result, Tensor) else ran.result
+    output, *others = (ran.result,) if isinstance(ran.result, Tensor) else ran.result
+    max_scores = others.pop() if call.return_max else None
+    lse = others[0] if others else None
     counters = ran.counters[plan.recipe.main]
-    return Emulation(output, ran.findings, counters, ran.seconds, lse)
+    return Emulation(output, ran.findings, counters, ran.seconds, lse, max_scores)
 
 
 def emulate_backward_plan(
@@ -311,7 +314,12 @@ def _allocate(
     for name, tensor in inputs.items():
         owned = elements(TensorView.of(name, tensor)) if name in described else None
         setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=owned))
+    initial = plan.preparation.initial
     for name, view in plan.preparation.outputs(plan.problem).items():
+        if name in initial:
+            filled = np.full(view.shape, initial[name], np.float32)
+            setattr(arguments, name, memory.alloc(filled, name=name))
+            continue
         gaps = elements(view)
         owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
         setattr(arguments, name, memory.alloc(nbytes=view.layout.span, name=name, owned=owned))

@@ -179,6 +179,13 @@ class Plan:
         else:
             self.launcher.launch(arguments, self.sized)
 
+    def check(self, call: Call, validate: bool) -> None:
+        """Raise what `run` raises for a call with the plan's key before it computes anything."""
+        check_switch("validate", validate)
+        if validate:
+            check_lengths(self.problem, call)
+        self.preparation.spare.append(self.bind(call))
+
     @overload
     def prepare(self, call: Call) -> tuple[Any, Outputs]: ...
 

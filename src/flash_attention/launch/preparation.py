@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,7 +23,13 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gr
 from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.problem import Problem, resized_view
-from flash_attention.call.results import fill_keyless, new_gradient, new_output
+from flash_attention.call.results import (
+    fill_keyless,
+    new_gradient,
+    new_maxima,
+    new_output,
+    results,
+)
 from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import FIRST_ADDRESS as BACKWARD_ADDRESS
@@ -43,8 +49,8 @@ _empty_strided = torch.empty_strided
 
 AnyCall = TypeVar("AnyCall", Call, BackwardCall)
 Result = TypeVar("Result")
-Outputs = Tensor | tuple[Tensor, Tensor]
-"""The output, or the output and its log-sum-exp."""
+Outputs = Tensor | tuple[Tensor, ...]
+"""The output, or a tuple of it and what else is asked for: its log-sum-exp, maxima of scores."""
 NO_GRADIENTS = Gradients()
 """Stands for gradients that are not allocated; no kernel is loaded for them."""
 
@@ -103,6 +109,11 @@ class Preparation(ABC, Generic[AnyCall, Result]):
     def outputs(self, problem: Any) -> dict[str, TensorView]:
         """The tensors that kernels write for a problem, by the argument that points at them."""
 
+    @property
+    def initial(self) -> dict[str, float]:
+        """What all elements of a result are before the kernels run, if that matters."""
+        return {}
+
     @abstractmethod
     def result(self, written: Mapping[str, Tensor]) -> Result:
         """Return the result of a call whose kernels wrote these tensors, by argument."""
@@ -128,6 +139,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         self._is_idle = problem.idle
         self._is_packed = problem.total_q is not None
         self._returns_lse = bool(call.return_lse)
+        self._heads_of_max = (problem.heads,) if call.return_max else None
         self._device = call.q.device
         # The memory of a given output is compared with that of the inputs.
         self._spans = () if call.out is None else tuple(view.layout.span for view in views)
@@ -156,7 +168,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         if arguments.sized is not sized:
             arguments.put_lengths(sized.problem)
             arguments.sized, arguments.lse_form = sized, None
-        lse, lse_pointer = None, 0
+        lse, lse_pointer, maxima = None, 0, None
         if with_results:
             if out is None:
                 out = _empty_like(q) if self._like_q else new_output(q, self._d_v)
@@ -167,6 +179,9 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 form = arguments.lse_form or self._put_lse_form(arguments, sized)
                 lse = _empty_strided(*form, dtype=torch.float32, device=self._device)
                 lse_pointer = lse.data_ptr()
+            if self._heads_of_max is not None:
+                maxima = new_maxima(self._heads_of_max, self._device)
+                arguments.max_score = maxima.data_ptr()
         table = call[9]
         pack_forward(
             arguments,
@@ -180,7 +195,9 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 setattr(arguments, name, getattr(call, name).data_ptr())
         if call.function is not None:
             put_function(arguments, call.function)
-        return arguments, out if lse is None else (out, lse)
+        if maxima is None:
+            return arguments, out if lse is None else (out, lse)
+        return arguments, (out, maxima) if lse is None else (out, lse, maxima)
 
     def _put_lse_form(self, arguments: Any, sized: Sized) -> tuple[tuple[int, ...], ...]:
         assert sized.problem is not None
@@ -204,10 +221,12 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 return tensors.check_no_overlap(o, inputs)
 
     def fill_idle(self, call: Call, result: Outputs) -> None:
-        out, lse = (result, None) if isinstance(result, Tensor) else result
+        out, *others = (result,) if isinstance(result, Tensor) else result
         with torch.inference_mode(out.is_inference()):
             out.zero_()
-        if lse is not None:
+        if self._heads_of_max is not None:
+            others.pop().fill_(-inf)
+        for lse in others:
             fill_keyless(lse, call.sinks)
 
     def inputs(self, call: Call) -> dict[str, Tensor]:
@@ -219,11 +238,17 @@ class ForwardPreparation(Preparation[Call, Outputs]):
             shape = problem.lse_shape
             strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
             found["lse"] = TensorView("lse", shape, strides, torch.float32, self._device)
+        if (of_heads := self._heads_of_max) is not None:
+            found["max_score"] = TensorView("max", of_heads, (1,), torch.float32, self._device)
         return found
+
+    @property
+    def initial(self) -> dict[str, float]:
+        return {} if self._heads_of_max is None else {"max_score": -inf}
 
     def result(self, written: Mapping[str, Tensor]) -> Outputs:
         out = written["o"][0] if self._is_packed else written["o"]
-        return (out, written["lse"]) if self._returns_lse else out
+        return results(out, written.get("lse"), written.get("max_score"))
 
 
 class BackwardPreparation(Preparation[BackwardCall, Gradients]):

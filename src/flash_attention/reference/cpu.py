@@ -15,27 +15,31 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3, fill_keyless, new_output, precision_of_lse
 from flash_attention.call.tensors import Packing
 from flash_attention.errors import UnsupportedError
-from flash_attention.reference.formula import dequantised, evaluate, without_pages
+from flash_attention.reference.formula import dequantised, evaluate, max_scores, without_pages
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, E4M3)
 
 
-def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Compute a call. Returns the output, and the log-sum-exp or None.
+def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Compute a call. Returns the output, the log-sum-exp or None, and the maxima or None.
 
     The lengths of sequences are always checked.
     """
-    problem = _checked(call)
+    problem = checked_on_cpu(call)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         result, lse = _computed(problem, call)
+        maxima = None
+        if call.return_max:
+            maxima = max_scores(call, precision_of_lse(call.q.dtype))
         if call.out is None:
-            return result, lse
+            return result, lse, maxima
         with torch.inference_mode(call.out.is_inference()):
             call.out.detach().copy_(result)  # which may be a leaf that requires grad
-            return call.out, lse
+            return call.out, lse, maxima
 
 
-def _checked(call: Call) -> Problem:
+def checked_on_cpu(call: Call) -> Problem:
+    """Check a call of CPU tensors, with its output if it is given, and return its problem."""
     problem = check_on_cpu(call)
     if call.out is not None:
         *inputs, out = views_of(call)

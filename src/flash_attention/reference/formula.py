@@ -17,7 +17,7 @@ from torch import Tensor
 from flash_attention.call.call import Call
 from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import DESCALED_KEYS, E4M3
+from flash_attention.call.results import DESCALED_KEYS, E4M3, new_maxima
 from flash_attention.call.tensors import MAX_ROWS
 from flash_attention.reference.dropout import kept_weights
 from flash_attention.reference.functions import applied, places, slopes
@@ -56,6 +56,19 @@ def evaluate(
             if lse:
                 logarithm[part.rows, part.heads] = part.scores.logsumexp(dim=-1).T
     return out, sums.transpose(-1, -2).contiguous() if lse else sums
+
+
+def max_scores(call: Call, precision: torch.dtype) -> Tensor:
+    """Return the largest score of every head that a query sees, scaled and without a softcap:
+    (heads,). It is -inf if there is none. A score that is NaN does not count."""
+    call = dequantised(without_pages(call), precision)._replace(softcap=0.0, sinks=None)
+    formula = Formula.of(call, precision)
+    largest = new_maxima((call.q.shape[-2],), call.q.device, precision)
+    for queries, keys in zip(formula.of_queries(call.q), formula.of_keys(call.k)):  # noqa: B905
+        for part in formula.parts(queries, keys):
+            scores = part.scores.nan_to_num(-math.inf, math.inf, -math.inf)
+            largest[part.heads] = largest[part.heads].maximum(scores.amax((1, 2)))
+    return largest
 
 
 def _softmax(scores: Tensor) -> Tensor:

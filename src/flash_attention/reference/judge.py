@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Keywords
+from flash_attention.call.call import Call, Keywords
 from flash_attention.call.dtype import DType
 from flash_attention.call.results import E4M3, output_dtype
 from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.sm90.mla.d_heads import is_mla
+from flash_attention.reference.formula import max_scores
 from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 if TYPE_CHECKING:
@@ -188,11 +189,11 @@ def check_output(
 
 @dataclass(frozen=True)
 class LseCheck:
-    """The largest error of a log-sum-exp against the oracle, and the allowed error."""
+    """The largest error of a log-sum-exp, or of maxima, and the allowed error."""
 
     error: float
     allowed: float
-    worst_index: tuple[int, ...]  # (batch, head, row) of `error`, (head, row) packed
+    worst_index: tuple[int, ...]  # (batch, head, row) of `error`, (head, row) packed, (head,)
 
     @property
     def ok(self) -> bool:
@@ -215,17 +216,27 @@ def check_lse(lse: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -
             f"the lse is {tuple(lse.shape)} {lse.dtype}; it has {dims} = {tuple(exact.shape)}"
             " elements of torch.float32"
         )
+    return _compared(lse, exact, of_8_bits=q.dtype == E4M3)
+
+
+def check_max(maxima: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -> LseCheck:
+    """Check the maxima that `attention` returns for these arguments against the oracle, as an lse
+    is checked."""
+    exact = max_scores(Call(q, k, k[..., :1], **keywords), torch.float64)
+    return _compared(maxima, exact, of_8_bits=q.dtype == E4M3)
+
+
+def _compared(found: Tensor, exact: Tensor, *, of_8_bits: bool) -> LseCheck:
     keyless = exact == -math.inf
-    error = (lse - exact).abs()
-    error[keyless] = torch.where(lse[keyless] == -math.inf, 0.0, math.inf).to(error.dtype)
+    error = (found - exact).abs()
+    error[keyless] = torch.where(found[keyless] == -math.inf, 0.0, math.inf).to(error.dtype)
     worst = int(error.argmax())
     largest = float(exact.masked_fill(keyless, 0.0).abs().max())
-    of_8_bits = q.dtype == E4M3
     atol, rtol = (LSE_ATOL_8_BIT, LSE_RTOL_8_BIT) if of_8_bits else (LSE_ATOL, LSE_RTOL)
     return LseCheck(
         error=float(error.flatten()[worst]),
         allowed=atol + rtol * largest,
-        worst_index=tuple(int(i) for i in np.unravel_index(worst, lse.shape)),
+        worst_index=tuple(int(i) for i in np.unravel_index(worst, found.shape)),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import DESCALES, Call, Keywords
-from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
+from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse, check_max
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,3 +84,8 @@ class PartJudge:
         if len(poison) == 0:
             return check
         return replace(check, error=math.nan, worst_index=tuple(map(int, poison[0])))
+
+    def check_max(self, maxima: Tensor) -> LseCheck:
+        """Check the maxima of the checked heads."""
+        check = check_max(maxima[self.heads], self._q, self._k, **self._keywords)
+        return replace(check, worst_index=(self.heads[check.worst_index[0]],))

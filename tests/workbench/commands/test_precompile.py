@@ -7,14 +7,25 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
-from flash_attention.arch import DEFAULT_ARCH
+from flash_attention.arch import DEFAULT_ARCH, MEASURED_ARCH
+from flash_attention.call.backward_call import BackwardCall
+from flash_attention.call.call import Call
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.compile import compile_kernel
 from flash_attention.compile.unit import Unit
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention_workbench.commands.precompile import Job, jobs_of, precompile, precompile_units
+from flash_attention.launch.plan import Plan
+from flash_attention_workbench.commands.precompile import (
+    Job,
+    jobs_of,
+    precompile,
+    precompile_units,
+    units_beside,
+)
 from tests.unchecked import unchecked
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -55,3 +66,24 @@ def test_a_hopper_config_is_compiled_for_both_masks_and_only_for_hopper() -> Non
     assert [job.features for job in jobs_of(hopper, hopper.default_arch)] == [PLAIN, CAUSAL]
     outcomes = list(precompile(jobs_of(hopper, DEFAULT_ARCH), 1))
     assert [outcome.fate for outcome in outcomes] == ["not valid", "not valid"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d_head", [128, 256])
+def test_heads_that_are_split_find_their_kernels_built(
+    causal: bool, d_head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = "flash_attention.families.sm90.backward.family"
+    monkeypatch.setattr(f"{family}.head_splits", lambda *_: 2)
+    q = torch.empty(1, 256, 64, d_head, dtype=torch.bfloat16)
+    k = q[:, :, :8].clone()
+    call = Call(q, k, k.clone(), q.clone(), causal=causal)
+    backward = BackwardCall(q.clone(), call, torch.empty(1, 64, 256))
+    plan = Plan(backward, arch=MEASURED_ARCH)
+    split = plan.recipe.steps
+    monkeypatch.undo()
+    built: set[Unit] = set()
+    for job in jobs_of(plan.config, MEASURED_ARCH):
+        built |= {unit_of(job.config, job.features, job.arch), *units_beside(job)}
+    assert any("add_splits" in step.unit.name for step in split)
+    assert {step.unit for step in split} <= built

@@ -44,11 +44,12 @@ class CheckReport:
     output: Check  # the error of the output
     lse: LseCheck | None  # the error of the lse, with return_lse
     gradients: GradientReport | None = None  # with gradients=True
+    max_scores: LseCheck | None = None  # the error of the maxima, with return_max
 
     @property
     def ok(self) -> bool:
         """Whether all results pass."""
-        parts = (self.output, self.lse, self.gradients)
+        parts = (self.output, self.lse, self.max_scores, self.gradients)
         return all(part is None or part.ok for part in parts)
 
     def rows(self) -> list[ReportRow]:
@@ -69,10 +70,11 @@ class CheckReport:
             ("worst", f"{output.value:.6g} at {output.worst_index}, exact is {output.exact:.6g}"),
             *([] if output.ok else [("mismatched", output.mismatches)]),
         ]
-        if self.lse is not None:
-            error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
-            allowed = f"allowed is {self.lse.allowed:.3e}"
-            rows.append(("lse", f"{_verdict(self.lse.ok)}: {error}, {allowed}"))
+        for name, check in (("lse", self.lse), ("maxima", self.max_scores)):
+            if check is not None:
+                error = f"largest error {check.error:.3e} at {check.worst_index}"
+                allowed = f"allowed is {check.allowed:.3e}"
+                rows.append((name, f"{_verdict(check.ok)}: {error}, {allowed}"))
         if self.gradients is not None:
             again = ", deterministic" if self.gradients.deterministic else ""
             rows.append(("gradients by", f"{self.gradients.computed_by}{again}"))
@@ -122,7 +124,8 @@ def check(
     tensors' own precision, plus one rounding step. In large problems some heads are checked,
     spread evenly; the others may not contain NaN.
 
-    - `q`, `k`, `v` and the other keywords: as in `attention`. With `return_lse` the lse is checked.
+    - `q`, `k`, `v` and the other keywords: as in `attention`. With `return_lse` the lse is checked,
+      and with `return_max` the maxima.
     - `emulate`: run the kernel that a GPU would run in the emulator, on CPU tensors. Without it,
       and without a `config`, torch computes on the CPU.
     - `gradients`: run the backward pass for random gradients of the results too, and check the
@@ -149,7 +152,7 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
         q, k, v = (t.detach() for t in call[:3])
         sinks = None if call.sinks is None else call.sinks.detach()
         call = call._replace(q=q, k=k, v=v, sinks=sinks, return_lse=True)
-    result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)
+    result, lse, maxima, computed_by = _results(call, config, validate=validate, emulate=emulate)
     if result.numel() == 0:
         raise UnsupportedError(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
@@ -164,6 +167,7 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
         tuple(judge.heads),
         judge.check(result),
         None if lse is None or not return_lse else judge.check_lse(lse),
+        max_scores=None if maxima is None else judge.check_max(maxima),
     )
     if not gradients or lse is None:
         return report
@@ -179,8 +183,8 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
 
 def _results(
     call: Call, config: GivenConfig | None, *, validate: bool, emulate: bool
-) -> tuple[Tensor, Tensor | None, str]:
-    """The output, the lse if it is asked for, and what computed them."""
+) -> tuple[Tensor, Tensor | None, Tensor | None, str]:
+    """The output, the lse and the maxima if they are asked for, and what computed them."""
     q = call.q
     if config is None and not emulate and getattr(q, "is_cpu", False):
         return *attention_on_cpu(call), BY_TORCH
@@ -200,18 +204,22 @@ def _check_emulated(emulate: bool, q: Tensor) -> None:
         )
 
 
-def _by_kernel(call: Call, config: GivenConfig | None) -> tuple[Tensor, Tensor | None]:
-    """The output and the lse; what the kernel does not store is NaN."""
+def _by_kernel(
+    call: Call, config: GivenConfig | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The output, the lse and the maxima; what the kernel does not store is NaN."""
     out = new_output(call.q, call.v.shape[-1]) if call.out is None else call.out
     call = call._replace(out=out)
     plan = plan_for(call, config)
     with torch.no_grad():
         out.fill_(math.nan)
     result = plan.run(call)
-    out, lse = (result, None) if isinstance(result, Tensor) else result
+    out, *others = (result,) if isinstance(result, Tensor) else result
+    maxima = others.pop() if call.return_max else None
+    lse = others[0] if others else None
     if call.cu_seqlens_q is None:
-        return out, lse
-    return _without_loose_rows(out, lse, call.cu_seqlens_q, call.sinks)
+        return out, lse, maxima
+    return *_without_loose_rows(out, lse, call.cu_seqlens_q, call.sinks), maxima
 
 
 def _without_loose_rows(

@@ -33,6 +33,7 @@ struct ForwardKernelArgs : CallArgs {
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
   u32 dropout_addend, dropout_either;
   float dropout_scale;  // of the weights that are kept
+  float* max_score;     // [heads], -inf at first; null if not requested
 };
 
 }  // namespace fa

@@ -239,7 +239,7 @@ def test_a_choice_is_told_with_what_was_looked_at() -> None:
         (UNIFIED, "Copy", "Copy: Transfers<Config> with load_q"),
         (UNIFIED, "Mask", "Mask: (args), kHasStart, first_key, end_key"),
         (NARROW, "PingPong", "PingPong: Order<Consumers>(warpgroup) with wait(), arrive()"),
-        (NARROW, "Rescale", "Rescale: try_stale_max<Exponential, DType>"),
+        (NARROW, "Rescale", "Rescale: kStale, try_stale_max<Exponential, DType>"),
     ],
 )
 def test_a_variant_that_breaks_its_contract_is_named_first(

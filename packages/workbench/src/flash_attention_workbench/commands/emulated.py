@@ -144,7 +144,7 @@ class EmulatedProblem:
     def backward_call(self) -> BackwardCall:
         """The gradients of the same tensors, for a random gradient of the output."""
         options = {"causal": self.causal, "return_lse": True}
-        out, lse = attention_on_cpu(call_of("emulate", self.q, self.k, self.v, None, options))
+        out, lse, _ = attention_on_cpu(call_of("emulate", self.q, self.k, self.v, None, options))
         assert lse is not None  # it is asked for
         call = call_of("emulate", self.q, self.k, self.v, out, {"causal": self.causal})
         do, _ = random_gradients_of(out, None)

@@ -92,7 +92,7 @@ def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -
     job = Job(config, arch, features)
     try:
         compiled = compile_config(config, arch, features)
-        beside = [load_unit(unit).compiled for unit in _units_beside(job)]
+        beside = [load_unit(unit).compiled for unit in units_beside(job)]
     except KernelConfigError as error:
         return Outcome(job, "not valid", error.rule)
     except FlashAttentionError as error:
@@ -103,13 +103,15 @@ def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -
     return Outcome(job, "from cache" if kept else "compiled")
 
 
-def _units_beside(job: Job) -> list[Unit]:
+def units_beside(job: Job) -> list[Unit]:
     """The kernels that run before and after a kernel, for dense tensors."""
-    if family_of(job.config).pass_ is Pass.FORWARD:
-        return family_of(job.config).companions(job.config, job.arch)
+    family = family_of(job.config)
+    companions = family.companions(job.config, job.arch)
+    if family.pass_ is Pass.FORWARD:
+        return companions
     shape = (1, 1, 1, job.config.d_head)
     like = torch.empty(shape, dtype=job.config.dtype.to_torch_dtype())
     causal = job.features.mask is MaskKind.CAUSAL
     call = Call(like, like, like, like.clone(), causal=causal)
     plan = Plan(BackwardCall(like, call, torch.empty(1, 1, 1)), job.config, job.arch)
-    return [step.unit for step in plan.recipe.steps]
+    return [*(step.unit for step in plan.recipe.steps), *companions]

@@ -39,6 +39,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
     name = "sm_80"
     config_type = FlashForwardKernelConfig
     drops = True
+    keeps_max = True
 
     def resolve(
         self, config: FlashForwardKernelConfig, features: Features

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Binding, Variant
-from flash_attention.families.bindings import shared_bindings
+from flash_attention.families.bindings import max_score_binding, shared_bindings
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 
 
@@ -21,7 +21,8 @@ class Sm80Features(Features):
     @property
     def is_predicated(self) -> bool:
         """Whether loads and stores are predicated by where tensors and rows end."""
-        return self.predicated or self.mask is not MaskKind.FULL or self.per_batch or self.sinks
+        more = self.sinks or self.max_score
+        return self.predicated or self.mask is not MaskKind.FULL or self.per_batch or more
 
     def words(self) -> list[str]:
         return [*super().words(), *(["predicated"] if self.predicated else [])]
@@ -33,7 +34,7 @@ class Sm80Features(Features):
         )
         if self.page_keys:
             predication = Variant("Predication", "sm80/predication", "Paged", self.page_keys)
-        return (*shared_bindings(self), predication)
+        return (*shared_bindings(self), max_score_binding(self), predication)
 
 
 def resolve(features: Features, *, predicated: bool = False) -> Sm80Features:
@@ -44,6 +45,7 @@ def resolve(features: Features, *, predicated: bool = False) -> Sm80Features:
         *(features.mask, features.softcap, features.per_batch, features.page_keys),
         sinks=features.sinks,
         dropout=features.dropout,
+        max_score=features.max_score,
         predicated=predicated,
     )
 

@@ -168,7 +168,15 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         return heuristic(problem, arch)
 
     def built_features(self) -> tuple[Features, ...]:
-        return PLAIN, CAUSAL
+        split = (replace(resolve(each), splits_heads=True) for each in (PLAIN, CAUSAL))
+        return PLAIN, CAUSAL, *split
+
+    def companions(self, config: HopperBackwardKernelConfig, arch: Arch) -> list[Unit]:
+        """Return the kernel that adds the sums of split heads up, for dense tensors."""
+        sizes, dtype = (1, 1, 1, 1, 1, config.d_head, config.d_head), config.dtype.to_torch_dtype()
+        problem = BackwardProblem(*sizes, dtype, 1.0)
+        columns, target = config.d_head, config.target(arch)
+        return [add_splits_step(problem, target, sum_columns=columns, order=SUM_ORDER).unit]
 
     def search_space(self) -> Iterator[HopperBackwardKernelConfig]:
         return backward_search_space()

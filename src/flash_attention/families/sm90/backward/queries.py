@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
@@ -103,8 +103,8 @@ def query_step(
 
 @kept
 def query_unit(product: Product, features: Features, *, adds: bool) -> Unit:
-    """Return the translation unit of the kernel. dS knows of softcap and dropout already."""
-    features = replace(features, softcap=False, dropout=False, program=None, listed=False)
+    """Return the translation unit of the kernel. dS knows all that is no mask and no length."""
+    features = Features(features.mask, per_batch=features.per_batch)
     sums = "Added" if adds else "Stored"
     name = f"hopper_queries_{product.name}_{sums.lower()}_{product.group_heads}{features.suffix}"
     source = render(

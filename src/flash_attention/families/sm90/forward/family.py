@@ -59,8 +59,8 @@ from flash_attention.families.sm90.forward.tensor_maps import (
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
-from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
+from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
 
@@ -72,6 +72,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     config_type = HopperForwardKernelConfig
     drops = True
     has_functions = True
+    keeps_max = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
     extrapolates = True
@@ -211,6 +212,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
         if problem.dropout_p or problem.program is not None:
             return "kernels that split keys have no dropout and no functions"
+        if problem.return_max:
+            return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
 
     def built_features(self) -> tuple[Features, ...]:
@@ -314,6 +317,7 @@ def _features(
         dropout=asked.dropout,
         program=asked.program,
         listed=problem.has_mask_function,
+        max_score=asked.max_score,
         whole_rows=loads_whole_rows(config, problem),
     )
     if split is not None:
@@ -326,8 +330,9 @@ def _features(
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
-    if asked.dropout or asked.program is not None:  # the rows of a tile are those of one head
-        return own
+    # The rows of a tile are those of one head.
+    one_head = asked.dropout or asked.max_score or asked.program is not None
+    together = together and not one_head
     return replace(own, heads_together=group) if together else own
 
 

@@ -11,7 +11,7 @@ from flash_attention.call.features import Features
 from flash_attention.call.results import DESCALED_KEYS
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.bindings import shared_bindings
+from flash_attention.families.bindings import max_score_binding, shared_bindings
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
     WARP_ROWS,
@@ -135,7 +135,8 @@ class Sm90Features(Features):
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
         output = Variant("Output", "sm90/output", self._output(config))
-        return (order, output, Variant("Descale", "sm90/descale", self._descale(config)), *own)
+        descale = Variant("Descale", "sm90/descale", self._descale(config))
+        return (order, output, descale, max_score_binding(self), *own)
 
     def _pages(self) -> Variant:
         """The variant that loads a block of keys. Whole warps load pages."""
@@ -204,15 +205,14 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             f"{said}, and a key block of the config has {config.B_c} keys; there the blocks"
             f" have {DESCALED_KEYS}: pass a config with B_c up to {DESCALED_KEYS}, or leave it out"
         )
-    if resolved.dropout and (resolved.is_decode or resolved.heads_together > 1):
-        raise UnsupportedError(
-            f"{said}, and Hopper kernels that split keys or have several heads in a tile have no"
-            " dropout; pass a config with TileOrder.DYNAMIC, or leave it out"
-        )
-    if resolved.program is not None and (resolved.is_decode or not config.specialised):
-        raise UnsupportedError(
-            f"{said}, and Hopper kernels that split keys or have no producer have no functions; pass"
-            " a config with specialised=True, or leave it out"
+    if resolved.is_decode or resolved.heads_together > 1:
+        _refuse_in_shared_tiles(
+            said,
+            {
+                "dropout": resolved.dropout,
+                "maxima": resolved.max_score,
+                "functions": resolved.program is not None,
+            },
         )
     if resolved.listed and config.narrow_keys:
         raise UnsupportedError(
@@ -228,6 +228,15 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             " TileOrder.DYNAMIC, or leave config out"
         )
     return resolved
+
+
+def _refuse_in_shared_tiles(said: str, asked: dict[str, bool]) -> None:
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise UnsupportedError(
+                f"{said}, and Hopper kernels that split keys or have several heads in a tile have"
+                f" no {what}; pass a config with TileOrder.DYNAMIC, or leave it out"
+            )
 
 
 def _refuse_idle_fields(config: HopperForwardKernelConfig) -> None:

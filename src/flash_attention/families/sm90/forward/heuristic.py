@@ -124,8 +124,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             keys = min(_side_by_side(d_head), key=lambda keys: _cost(problem.seq_k, keys))
             return config(1, keys, 2, narrow_keys=narrow(keys), own_output=True, **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
-        three = three and not (_takes_registers(problem) or _empty_rows(problem.seq_q))
-        consumers = 3 if three else 2
+        consumers = 3 if three and not (_spills(problem) or _empty_rows(problem.seq_q)) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
         finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
         stages = 2 if wide and consumers == 2 else 3
@@ -165,12 +164,6 @@ def _shares(rows: int, d_head: int) -> bool:
     only where one of two consumers would have no query."""
     fits = rows <= FEW_ROWS and len(_side_by_side(d_head)) > 0
     return fits and (d_head <= 64 or has_empty_consumers(rows, 2))
-
-
-def _takes_registers(problem: Problem) -> bool:
-    """Whether dropout or a score function leaves three consumers too few registers."""
-    changes = problem.program is not None and problem.program.score is not None
-    return problem.dropout_p > 0 or changes
 
 
 def _tiles(problem: Problem) -> int:
@@ -221,6 +214,13 @@ def _cost(keys: int, block: int) -> tuple[int, bool]:
 def has_empty_consumers(rows: int, consumers: int) -> bool:
     """Whether some consumers of the last tile have no query."""
     return -(-rows // WARPGROUP_ROWS) % consumers > 0
+
+
+def _spills(problem: Problem) -> bool:
+    """Whether a feature leaves too few registers for three consumers."""
+    changes = problem.program is not None and problem.program.score is not None
+    capped = problem.return_max and problem.softcap > 0
+    return problem.dropout_p > 0 or capped or changes
 
 
 def _empty_rows(rows: int) -> bool:

@@ -66,15 +66,18 @@ __device__ void set_offsets(RowStats<16>& stats, float factor) {
 template <int Keys>
 struct ScoresOfNobody {
   __device__ void operator()(Accumulator<16, Keys>&) const {}
+  __device__ void see_weights(const Accumulator<16, Keys>&, const RowStats<16>&) const {}
 };
 
 // try_stale_max: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
-// again. run: S becomes P if try_stale_max did not do it. Both set in `stats` whether the maxima grew.
+// again, and `max_score` sees P where nobody saw S. run: S becomes P if try_stale_max did not do it. Both set in
+// `stats` whether the maxima grew. kStale: nobody sees S of an unmasked block.
 template <class T, class Config, class Block>
 concept RescalesBlock = requires(Block block, Accumulator<16, Config::kBC>& s, RowStats<16>& stats,
                                  Factor& factor, ScoresOfNobody<Config::kBC> again) {
-  T::template try_stale_max<typename Config::Exponential, typename Config::DType>(block, s, stats,
-                                                                                  factor, again);
+  { T::kStale } -> Same<const bool&>;
+  T::template try_stale_max<typename Config::Exponential, typename Config::DType>(
+      block, s, stats, factor, again, again);
   T::template run<typename Config::Exponential>(block, s, stats, factor);
 };
 
@@ -88,10 +91,12 @@ namespace fa::attn::rescale {
 
 // Every key block updates the row maxima, and O is rescaled every time.
 struct EveryBlock {
+  static constexpr bool kStale = false;
+
   // P is never computed with the old maximum.
-  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&,
-                                       ScoresAgain) {}
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
+  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, Again,
+                                       MaxScore&) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
@@ -107,10 +112,12 @@ struct EveryBlock {
 // one of the warp's rows needs a new maximum.
 template <int Threshold>
 struct Lazy {
+  static constexpr bool kStale = false;
+
   // P is never computed before the maximum is checked.
-  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&,
-                                       ScoresAgain) {}
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
+  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, Again,
+                                       MaxScore&) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
@@ -131,9 +138,11 @@ struct Lazy {
 // whether P overflows its type or is NaN. Only then are the scores computed again.
 template <int Threshold>
 struct StaleMax {
-  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
+  static constexpr bool kStale = true;
+
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
   static __device__ void try_stale_max(Block, Accumulator<16, Keys>& s, RowStats<16>& stats,
-                                       Factor& factor, ScoresAgain scores_again) {
+                                       Factor& factor, Again scores_again, MaxScore& max_score) {
     if constexpr (!Block::kHidden) {
       RowStats<16> next = stats;
       next.sum[0][0] = next.sum[0][1] = 0.f;
@@ -148,6 +157,7 @@ struct StaleMax {
         centre<Exponential>(s, stats, factor);
         exponentiate<Exponential>(s, stats, factor.exact);
       } else {
+        max_score.see_weights(s, next);
         stats.sum[0][0] += next.sum[0][0];
         stats.sum[0][1] += next.sum[0][1];
       }

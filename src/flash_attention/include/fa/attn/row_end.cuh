@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: the slot Sinks adds to the sum, the slot Normalise divides O by it. Here the slots that
-// all families have are checked, of which these are the last.
+// The end of a row: the slot Sinks adds to the sum, the slot Normalise divides O by it. The slot MaxScore keeps
+// the largest score of a head. Here the slots that all families have are checked.
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
@@ -57,7 +57,42 @@ template <class T>
 concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, int i, float sum) { T::row(o, i, i, sum); };
 
+// change: what Score does to S, and `hide()`, which hides scores of keys that a row does not see. see: scores
+// that were not seen by change. see_weights: P of a block with `Stale`, and its statistics.
+template <class T, class Args, class Of = typename T::template Of<16, Args>>
+concept MaxScoreSlot = requires(Of& of, Accumulator<16, 16>& s, const Args& args,
+                                const RowStats<16>& block, bool (&used)(int), void (&hide)()) {
+  { Of(args) };
+  of.begin(0, used);
+  of.template change<score::Plain, false>(s, args, hide);
+  of.see(s);
+  of.see_weights(s, block);
+};
+
 }  // namespace fa::attn
+
+namespace fa::attn::max_score {
+
+// Nobody asks for it.
+struct None {
+  template <int Rows, class Args>
+  struct Of {
+    __device__ explicit Of(const Args&) {}
+    template <class Used>
+    __device__ void begin(int /*head*/, Used) {}
+    template <class Score, bool /*Stale*/, int Cols, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs& args, Hide hide) {
+      Score::change(s, args);
+      hide();
+    }
+    template <int Cols>
+    __device__ void see(const Accumulator<Rows, Cols>&) {}
+    template <int Cols>
+    __device__ void see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&) {}
+  };
+};
+
+}  // namespace fa::attn::max_score
 
 namespace fa::attn::sinks {
 

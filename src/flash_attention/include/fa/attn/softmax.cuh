@@ -43,6 +43,7 @@ struct RowStats {
   bool grew;
 
   __device__ void reset() {
+    grew = false;
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll

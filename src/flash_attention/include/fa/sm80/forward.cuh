@@ -21,6 +21,10 @@ namespace fa::sm80 {
 template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());
+  static_assert(
+      attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
+      "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
+      "hide), see(s), see_weights(p, block)");
   static_assert(CacheSlot<typename Config::Cache>,
                 "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
@@ -64,6 +68,7 @@ class Block {
   __device__ Block(const ForwardKernelArgs& args, u32 smem)
       : scope_(args),
         dropout_(args),
+        max_score_(args),
         q_tile_(smem),
         k_tile_(q_tile_ + QTile::kBytes),
         v_tile_(k_tile_ + KVTile::kBytes),
@@ -71,6 +76,8 @@ class Block {
         k_lane_(k_tile_, lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2),
         v_lane_(v_tile_, lane_id() % 16, lane_id() / 16) {
     dropout_.begin_head(blockIdx.z * args.heads + blockIdx.y);
+    max_score_.begin(blockIdx.y,
+                     [this](int row) { return scope_.q().has(first_warp_row() + row, 0); });
   }
 
   __device__ bool empty() const { return scope_.empty(); }
@@ -101,7 +108,7 @@ class Block {
     Config::QFragmentLoads::template hold<kDimSteps>([&](int d) { read_q(d); });
   }
 
-  __device__ void scores() {  // S = Q K^T, then the score variant
+  __device__ void scores() {  // S = Q K^T
     u32 k[kDimSteps][Config::kBC / 16][4];
     const auto read_q_step = [&](int d) { read_q(d); };
     const auto read_k_step = [&](int d) {
@@ -121,11 +128,11 @@ class Block {
                    k[d][j / 2][j % 2 * 2 + 1]);
       });
     }
-    Config::Score::change(s_acc_, scope_.args());
   }
 
-  __device__ void mask(int step) {  // and draw which weights are dropped
-    scope_.hide(s_acc_, first_warp_row(), scope_.key(step));
+  __device__ void mask(int step) {  // after the score variant, and draw which weights are dropped
+    max_score_.template change<typename Config::Score, false>(
+        s_acc_, scope_.args(), [&] { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); });
 #pragma unroll
     for (int i = 0; i < kWarpRows / 16; ++i)
       dropout_.draw(dropped_[i], first_warp_row() + 16 * i, scope_.key(step), scope_.args());
@@ -205,6 +212,8 @@ class Block {
 
   const Scope scope_;
   [[no_unique_address]] typename Config::Dropout dropout_;
+  [[no_unique_address]]
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   const u32 q_tile_, k_tile_, v_tile_;
   const Cursor<QTile> q_lane_;
   const Cursor<KVTile> k_lane_, v_lane_;

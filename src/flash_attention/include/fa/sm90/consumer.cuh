@@ -5,6 +5,7 @@
 #include <fa/attn/mask.cuh>
 #include <fa/attn/user_function.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm90/key_walk.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
@@ -15,7 +16,7 @@
 namespace fa::sm90 {
 
 template <class Config_>
-class Consumer : public Products<Config_> {
+class Consumer : public Products<Config_>, public KeyWalk<Config_> {
  public:
   using Config = Config_;
   using Math = Products<Config>;
@@ -29,7 +30,6 @@ class Consumer : public Products<Config_> {
   using Mask = typename Config::Mask;
   using Rows = typename Config::Rows;
   using Function = typename Config::Function;
-  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
 
   __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
                       const ForwardKernelArgs& args, int warpgroup)
@@ -40,6 +40,7 @@ class Consumer : public Products<Config_> {
         ping_pong_(warpgroup),
         mask_(args),
         dropout_(args),
+        max_score_(args),
         factor_{Exponential::factor(attn::score_scale<Config>(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
         k_operand_(smem.k(0).row_operand()),
@@ -57,32 +58,11 @@ class Consumer : public Products<Config_> {
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
   }
 
-  // blocks
-
-  __device__ bool has_block() const { return uniform(block_ >= first_block_); }
-  __device__ bool near_end() const {
-    return uniform(block_ >= first_block_ && (hides_everywhere() || range_.near_end(block_)));
-  }
-  __device__ bool open() const {
-    return uniform(block_ >= first_block_ && !range_.near_start(block_));
-  }
-  __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
-  template <int Keys>
-  __device__ bool first_block_within() const {
-    return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
-  }
-  __device__ void next_block() {
-    --block_;
-    look_up();
-  }
-
   // ping-pong
-
   __device__ void ping_pong_wait() { ping_pong_.wait(); }
   __device__ void ping_pong_arrive() { ping_pong_.arrive(); }
 
   // operands of the products, in registers and in the current stages
-
   __device__ Scores<Config::kBC>& s() { return s_; }
   __device__ Weights<Config::kBC>& p() { return p_; }
   __device__ Output& o() { return o_; }
@@ -107,29 +87,33 @@ class Consumer : public Products<Config_> {
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
   // from S to P
-
   template <int Keys>  // which weights of the block are dropped, while S is being computed
   __device__ void draw(Weights<Keys>& p) const {
-    dropout_.draw(p.dropped, warp_row(), key(), args_);
+    dropout_.draw(p.dropped, warp_row(), this->key(), args_);
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
     constexpr bool kFirst = kSame<Block, attn::FirstMasked>;
     if (!kFirst && has_no_query()) return;
-    change(s);
-    if (kFirst || (Block::kHidden && (hides_everywhere() || uniform(range_.hides(block_))))) {
-      attn::hide<Rows>(s, mask_, warp_row(), key(), sequence_);
-      Function::template hide<attn::RowsOf::kQueries, Rows>(s, -attn::kInfinity, args_, place());
+    constexpr bool kStale = Config::Rescale::kStale && !Block::kHidden;
+    const bool hidden = this->template is_hidden<Block>();
+    if constexpr (Function::kScores || Function::kMasks) {
+      change(s);
+      if (hidden) hide(s);
+    } else {
+      max_score_.template change<typename Config::Score, kStale>(s, descale_.scaled(args_), [&] {
+        if (hidden) hide(s);
+      });
     }
   }
-  // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
-  // computed again, from K.
+  // S becomes P with the old maxima, if Rescale tries that. It may compute S again, from K.
   template <int Keys, class Block>
   __device__ void try_stale_max(Scores<Keys>& s, Block block) {
     if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
-        block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
+        block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); },
+        max_score_);
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
@@ -165,10 +149,10 @@ class Consumer : public Products<Config_> {
 
  private:
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
-
-  __device__ void scores_again(Scores<Config::kBC>& s) const {
+  __device__ void scores_again(Scores<Config::kBC>& s) {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+      max_score_.see(s);
       change(s);
     }
   }
@@ -178,19 +162,14 @@ class Consumer : public Products<Config_> {
     Function::template change<attn::RowsOf::kQueries, Rows>(
         s, Config::Score::scale(descale_.scaled(args_)), args_, place());
   }
-  // A mask without lists may hide keys of every block.
-  static __device__ constexpr bool hides_everywhere() {
-    return Function::kMasks && !Function::kListed;
+  template <class Scores>
+  __device__ void hide(Scores& s) const {
+    attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
+    Function::template hide<attn::RowsOf::kQueries, Rows>(s, -attn::kInfinity, args_, place());
   }
   // Of the scores of a warp.
   __device__ attn::Place place() const {
-    return {tile_.batch, tile_.head, warp_row(), key(), Function::ahead(args_, sequence_)};
-  }
-
-  // The first key of the block. The entry of a list is read while the products before it run.
-  __device__ int key() const { return Function::kListed ? listed_key_ : block_ * Config::kBC; }
-  __device__ void look_up() {
-    if (Function::kListed && has_block()) listed_key_ = range_.key_block(block_) * Config::kBC;
+    return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
   }
 
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
@@ -205,23 +184,22 @@ class Consumer : public Products<Config_> {
     range_ = key_range<Config>(tile_, Rows::position(tile_row()),
                                Shape<Config>::kRows / Rows::kGroup, sequence_, args_);
     auto [first, end] = blocks_of<Config>(range_, tile_, args_);
-    first_block_ = first;
     if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
-      end = first_block_ = whole_first;  // the sequence's queries end before these rows
-    unseen_after_ = first_block_ - whole_first;
+      end = first = whole_first;  // the sequence's queries end before these rows
+    unseen_after_ = first - whole_first;
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile || Function::kScores) factor_ = {Exponential::factor(scale())};
+    max_score_.begin(
+        tile_.head, [this](int row) { return Rows::position(warp_row() + row) < sequence_.q_len; });
     has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
     if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
-    stats_.grew = false;
     smem_.q_pipeline().wait(warpgroup_, tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
-    block_ = end - 1;
-    look_up();
+    this->begin_walk(first, end);
     tail_keys_ = whole_end > whole_first
                      ? sequence_.k_len - range_.key_block(whole_end - 1) * Config::kBC
                      : 0;
@@ -256,6 +234,7 @@ class Consumer : public Products<Config_> {
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Dropout dropout_;
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;
   const QOperand q_operand_;
@@ -267,9 +246,8 @@ class Consumer : public Products<Config_> {
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;
-  Range range_;
-  int block_, first_block_, unseen_after_;
-  int listed_key_;
+  using KeyWalk<Config>::range_;
+  int unseen_after_;
   int tail_keys_;  // keys of the first block visited, until V beyond them is cleared
   Scores<Config::kBC> s_;
   Weights<Config::kBC> p_;

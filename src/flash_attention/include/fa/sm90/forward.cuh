@@ -24,8 +24,8 @@ __device__ constexpr bool check_slots() {
                 "split, args), end_block; with kSplitKv partial(tile, split, args), "
                 "first_split(tile, args), end_split");
   static_assert(attn::RescaleSlot<typename Config::Rescale, Config>,
-                "Rescale: try_stale_max<Exponential, DType>(block, s, stats, factor, "
-                "scores_again), run<Exponential>(block, s, stats, factor)");
+                "Rescale: kStale, try_stale_max<Exponential, DType>(block, s, stats, factor, "
+                "scores_again, max_score), run<Exponential>(block, s, stats, factor)");
   return true;
 }
 

@@ -177,7 +177,6 @@ class Consumer {
     unseen_after_ = first_block_ - whole.first_block();
     block_ = range_.end_block() - 1;
     stats_.reset();
-    stats_.grew = false;
     o_.zero();
     copy_.begin();
     smem_.q_pipeline().wait(q_ring_);  // Q has arrived

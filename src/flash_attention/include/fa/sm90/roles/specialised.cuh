@@ -19,6 +19,10 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(check_slots<Config>());
   static_assert(PagesSlot<typename Config::Pages, Config>,
                 "Pages: kBoxKeys<Keys>, kWarps<Config>, kGrouped, Producer<Config, Memory>");
+  static_assert(
+      attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
+      "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
+      "hide), see(s), see_weights(p, block)");
   static_assert(DescaleSlot<typename Config::Descale>,
                 "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");

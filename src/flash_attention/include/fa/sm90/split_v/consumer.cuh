@@ -145,7 +145,6 @@ class Consumer : public Math_ {
     first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
     block_ = Config::Splits::end_block(range_, index, tile_.split, args_) - 1;
     stats_.reset();
-    stats_.grew = false;
     o_.zero();
     smem_.q_pipeline().wait(0, tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The largest score of a head, after the scale and before a softcap. Every warp raises the one in global
+// memory, which is -inf before the kernel. A warp knows a score that the head has had, and looks at a block
+// only if it may have a larger one, so that a kernel without row maxima needs none.
+#pragma once
+#include <fa/attn/softmax.cuh>
+#include <fa/core.cuh>
+#include <fa/ptx/math.cuh>
+
+namespace fa::attn {
+
+// A float in global memory becomes the larger of itself and x, which is neither NaN nor -0. Returns what it was.
+// Bits of floats with a sign have the opposite order of integers.
+__device__ inline float atomic_max(float* gmem, float x) {
+  const int bits = __builtin_bit_cast(int, x);
+  return __builtin_bit_cast(
+      float,
+      x >= 0.f ? atomicMax(reinterpret_cast<int*>(gmem), bits)
+               : static_cast<int>(atomicMin(reinterpret_cast<u32*>(gmem), static_cast<u32>(bits))));
+}
+
+// What a warp knows of the largest score of a head.
+template <int Rows, class Args>
+class KnownMax {
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr float kLn2 = 0.6931471805599453f;
+  static constexpr float kMargin = 1.f + 0x1p-10f;  // sums and exponentials are rounded by less
+
+ public:
+  __device__ explicit KnownMax(const Args& args) : args_(args) {}
+
+  // Rows without a query, of which `used` says no, count for nothing.
+  template <class Used>
+  __device__ void begin(int head, Used used) {
+    head_ = head;
+    const float known = *static_cast<const volatile float*>(args_.max_score + head);
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        known_[i][h] = used(16 * i + lane_id() / 4 + 8 * h) ? known : kInfinity;
+  }
+
+  template <int Cols>
+  __device__ void see(const Accumulator<Rows, Cols>& s) {
+    float found[Rows / 16][2];
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) found[i][h] = row_max(s, i, h) * args_.softmax_scale;
+    raise(found);
+  }
+
+  // P and its sums in this block. No weight of a row is larger than their sum.
+  template <int Cols>
+  __device__ void see_weights(const Accumulator<Rows, Cols>& p, const RowStats<Rows>& block) {
+    bool covered = true;
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        covered = covered && block.sum[i][h] * kMargin <=
+                                 ptx::exp2(fmaf(known_[i][h], kLog2e, -block.offset[i][h]));
+    if (__all_sync(~0u, covered)) return;
+    float found[Rows / 16][2];
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        found[i][h] = fmaf(block.offset[i][h], kLn2, ptx::log(row_max(p, i, h)));
+    raise(found);
+  }
+
+ private:
+  __device__ void raise(const float (&found)[Rows / 16][2]) {
+    float most = -kInfinity;
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (found[i][h] > known_[i][h]) most = fmaxf(most, found[i][h]);
+    if (__all_sync(~0u, most == -kInfinity)) return;
+    most = lanes_max<kWarpSize>(most) + 0.f;  // not -0
+    float before = most;
+    if (lane_id() == 0) before = atomic_max(args_.max_score + head_, most);
+    most = fmaxf(most, __shfl_sync(~0u, before, 0));
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) known_[i][h] = fmaxf(known_[i][h], most);
+  }
+
+  const Args& args_;
+  int head_;
+  float known_[Rows / 16][2];
+};
+
+}  // namespace fa::attn
+
+namespace fa::attn::max_score {
+
+// The scores are S times the softmax scale. `Stale` says that weights are seen instead of them.
+struct PerHead {
+  template <int Rows, class Args>
+  struct Of : KnownMax<Rows, Args> {
+    using KnownMax<Rows, Args>::KnownMax;
+
+    template <class Score, bool Stale, int Cols, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs&, Hide hide) {
+      hide();
+      if (!Stale) this->see(s);
+    }
+  };
+};
+
+// The score variant changes the scores, which are seen before, and hidden once more afterwards.
+struct PerHeadUncapped {
+  template <int Rows, class Args>
+  struct Of : KnownMax<Rows, Args> {
+    using KnownMax<Rows, Args>::KnownMax;
+
+    template <class Score, bool Stale, int Cols, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs& args, Hide hide) {
+      hide();
+      this->see(s);
+      Score::change(s, args);
+      hide();
+    }
+    template <int Cols>
+    __device__ void see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&) {}
+  };
+};
+
+}  // namespace fa::attn::max_score
