@@ -166,6 +166,11 @@ def check_return_max(call: Call) -> None:
                 f"return_max is given, and so is {name}; maxima are for training, and kernels with"
                 f" {name} return none: leave one of them out"
             )
+    if call.return_max and call.function is not None:
+        raise UnsupportedError(
+            "return_max is given, and so is a score or mask function; there are no maxima of changed"
+            " scores: leave one of them out"
+        )
 
 
 def check_types(call: Call) -> None:

@@ -92,18 +92,9 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return None
     short, masked = problem.seq_q <= SHORT, problem.has_mask_function
     causal = problem.causal or problem.window is not None or masked
-    group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     uneven = causal or problem.per_batch  # tiles differ in length
     wide = _begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
-    common: dict[str, Any] = {
-        "tma": True,
-        "specialised": True,
-        "overlap": True,
-        "rescale_threshold": 8,
-        "tile_order": TileOrder.DYNAMIC if uneven else TileOrder.PERSISTENT,
-        "group_mib": group if causal else 0,
-        "wide_panels": wide,
-    }
+    common = _common(problem, causal) | {"wide_panels": wide}
     few_keys = problem.seq_k <= SHORT and not uneven
 
     def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
@@ -142,7 +133,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         keys = 112 if wide else 128
         return config(2, keys, 2, ping_pong=True, stale_max=True, narrow_keys=narrow(keys))
     if d_head <= 192:
-        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=64)
+        keys = 0 if masked else 64
+        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=keys)
     keys = 80 if d_head <= 224 and not wide else 64
     few_tiles = d_head == 256 and causal and not problem.per_batch and _tiles(problem) <= FEW_TILES
     return config(
@@ -157,6 +149,20 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
 def _side_by_side(d_head: int) -> tuple[int, ...]:
     return SIDE_BY_SIDE_KEYS[smallest_holding(SIDE_BY_SIDE_KEYS, d_head)]
+
+
+def _common(problem: Problem, causal: bool) -> dict[str, Any]:
+    """Return what the configs of all head dimensions have. Under a mask tiles differ in length."""
+    uneven = causal or problem.per_batch
+    group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
+    return {
+        "tma": True,
+        "specialised": True,
+        "overlap": True,
+        "rescale_threshold": 8,
+        "tile_order": TileOrder.DYNAMIC if uneven else TileOrder.PERSISTENT,
+        "group_mib": group if causal else 0,
+    }
 
 
 def _shares(rows: int, d_head: int) -> bool:

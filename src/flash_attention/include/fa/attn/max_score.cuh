@@ -105,8 +105,8 @@ struct PerHead {
   struct Of : KnownMax<Rows, Args> {
     using KnownMax<Rows, Args>::KnownMax;
 
-    template <class Score, bool Stale, int Cols, class Hide>
-    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs&, Hide hide) {
+    template <bool Stale, int Cols, class Change, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>& s, Change, Hide hide) {
       hide();
       if (!Stale) this->see(s);
     }
@@ -119,11 +119,11 @@ struct PerHeadUncapped {
   struct Of : KnownMax<Rows, Args> {
     using KnownMax<Rows, Args>::KnownMax;
 
-    template <class Score, bool Stale, int Cols, class Hide>
-    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs& args, Hide hide) {
+    template <bool Stale, int Cols, class Change, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>& s, Change change, Hide hide) {
       hide();
       this->see(s);
-      Score::change(s, args);
+      change();
       hide();
     }
     template <int Cols>

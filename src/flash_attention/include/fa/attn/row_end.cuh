@@ -57,14 +57,14 @@ template <class T>
 concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, int i, float sum) { T::row(o, i, i, sum); };
 
-// change: what Score does to S, and `hide()`, which hides scores of keys that a row does not see. see: scores
+// change: `change()`, which changes S, and `hide()`, which hides scores of keys that a row does not see. see: scores
 // that were not seen by change. see_weights: P of a block with `Stale`, and its statistics.
 template <class T, class Args, class Of = typename T::template Of<16, Args>>
 concept MaxScoreSlot = requires(Of& of, Accumulator<16, 16>& s, const Args& args,
                                 const RowStats<16>& block, bool (&used)(int), void (&hide)()) {
   { Of(args) };
   of.begin(0, used);
-  of.template change<score::Plain, false>(s, args, hide);
+  of.template change<false>(s, hide, hide);
   of.see(s);
   of.see_weights(s, block);
 };
@@ -80,9 +80,9 @@ struct None {
     __device__ explicit Of(const Args&) {}
     template <class Used>
     __device__ void begin(int /*head*/, Used) {}
-    template <class Score, bool /*Stale*/, int Cols, class Hide>
-    __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs& args, Hide hide) {
-      Score::change(s, args);
+    template <bool /*Stale*/, int Cols, class Change, class Hide>
+    __device__ void change(Accumulator<Rows, Cols>&, Change change, Hide hide) {
+      change();
       hide();
     }
     template <int Cols>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sequences of a call: the slot Lengths says how long each is and where it is in its tensors, the slot
-// Rows which query of which head a row of a tile is, and the slot Dropout which keys a query drops.
+// Rows which query of which head a row of a tile is, the slot Dropout which keys a query drops, and the slot
+// Function what a user's score and mask functions do to scores.
 #pragma once
 #include <fa/core.cuh>
 
@@ -79,6 +80,28 @@ concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4]
   dropped.clear(pairs, 0);
   { dropped.scaled(1.f, 0, 0, 0, 1.f) } -> Same<float>;
 };
+
+// Where 16 rows of scores are: their sequence, the head of their tile, and the first query and key. A function
+// counts queries `ahead` places further than the tensor of q does.
+struct Place {
+  int batch, head;
+  int query, key;
+  int ahead;
+};
+
+template <class T>
+concept FunctionSlot = requires {
+  { T::kScores } -> Same<const bool&>;
+  { T::kMasks } -> Same<const bool&>;
+  { T::kSlopes } -> Same<const bool&>;
+  { T::kListed } -> Same<const bool&>;
+};
+
+// The factor of the scores that the softmax sees: those of a score function have theirs already.
+template <class Config, class Args>
+__device__ float score_scale(const Args& args) {
+  return Config::Function::kScores ? 1.f : Config::Score::scale(args);
+}
 
 }  // namespace fa::attn
 
@@ -174,3 +197,27 @@ struct None {
 };
 
 }  // namespace fa::attn::dropout
+
+namespace fa::attn::user_function {
+
+// Scores and masks are the kernel's own.
+struct None {
+  static constexpr bool kScores = false;
+  static constexpr bool kMasks = false;
+  static constexpr bool kSlopes = false;  // the derivatives of its scores differ from 1
+  static constexpr bool kListed = false;  // tiles visit the blocks of lists
+
+  template <class Args>
+  static __device__ int ahead(const Args&, const Sequence&) {
+    return 0;
+  }
+  template <RowsOf Side, class Rows, class Scores, class Args>
+  static __device__ void change(Scores&, float /*scale*/, const Args&, const Place&) {}
+  template <RowsOf Side, class Rows, class Scores, class Args>
+  static __device__ void hide(Scores&, float /*hidden*/, const Args&, const Place&) {}
+  template <class Scores, class Args>
+  static __device__ void slopes(Scores&, const Scores&, float /*scale*/, const Args&,
+                                const Place&) {}
+};
+
+}  // namespace fa::attn::user_function

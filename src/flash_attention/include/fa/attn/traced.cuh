@@ -2,8 +2,9 @@
 // A traced function of a user in the slot Function. `Program` is what the function was printed as: values
 // that need the head, the query or the key alone are computed once for all elements that share these.
 #pragma once
+#include <fa/attn/block_list.cuh>
 #include <fa/attn/function.cuh>
-#include <fa/attn/user_function.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
 
 namespace fa::attn {
@@ -35,6 +36,20 @@ struct Traced {
   template <class Args>
   static __device__ const auto& of(const Args& args) {
     return static_cast<const WithFunction<Args, Program>&>(args);
+  }
+
+  // The list of a tile: see block_list.cuh.
+  template <class Args>
+  static __device__ int list_number(const Args& args, int tile, int head) {
+    return attn::list_number(of(args), tile, head);
+  }
+  template <class Args>
+  static __device__ BlockList list(const Args& args, int number) {
+    return list_of(of(args), number);
+  }
+  template <class Args>
+  static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
+    return {list(args, list_number(args, tile, head))};
   }
 
   template <class Args>

@@ -131,8 +131,9 @@ class Block {
   }
 
   __device__ void mask(int step) {  // after the score variant, and draw which weights are dropped
-    max_score_.template change<typename Config::Score, false>(
-        s_acc_, scope_.args(), [&] { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); });
+    max_score_.template change<false>(
+        s_acc_, [&] { Config::Score::change(s_acc_, scope_.args()); },
+        [&] { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); });
 #pragma unroll
     for (int i = 0; i < kWarpRows / 16; ++i)
       dropout_.draw(dropped_[i], first_warp_row() + 16 * i, scope_.key(step), scope_.args());

@@ -3,9 +3,8 @@
 // Config::Schedule calls them in order.
 #pragma once
 #include <fa/attn/mask.cuh>
-#include <fa/attn/user_function.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/key_walk.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
@@ -94,18 +93,12 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
-    constexpr bool kFirst = kSame<Block, attn::FirstMasked>;
-    if (!kFirst && has_no_query()) return;
-    constexpr bool kStale = Config::Rescale::kStale && !Block::kHidden;
-    const bool hidden = this->template is_hidden<Block>();
-    if constexpr (Function::kScores || Function::kMasks) {
-      change(s);
-      if (hidden) hide(s);
-    } else {
-      max_score_.template change<typename Config::Score, kStale>(s, descale_.scaled(args_), [&] {
-        if (hidden) hide(s);
-      });
-    }
+    if (!kSame<Block, attn::FirstMasked> && has_no_query()) return;
+    const auto hide_some = [&] {
+      if (this->template is_hidden<Block>()) hide(s);
+    };
+    max_score_.template change<Config::Rescale::kStale && !Block::kHidden>(
+        s, [&] { change(s); }, hide_some);
   }
   // S becomes P with the old maxima, if Rescale tries that. It may compute S again, from K.
   template <int Keys, class Block>
@@ -167,7 +160,6 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
     Function::template hide<attn::RowsOf::kQueries, Rows>(s, -attn::kInfinity, args_, place());
   }
-  // Of the scores of a warp.
   __device__ attn::Place place() const {
     return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
   }

@@ -3,9 +3,9 @@
 // range of its keys that a CTA visits, with split-KV. A tile order yields the tiles of a CTA one after
 // the other. The slot Splits says which key blocks of a tile a CTA visits.
 #pragma once
-#include <fa/attn/block_list.cuh>
 #include <fa/attn/mask.cuh>
-#include <fa/attn/user_function.cuh>
+#include <fa/attn/rescale.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/shape.cuh>
@@ -151,9 +151,9 @@ template <class Config>
 __device__ auto key_range(const Tile& tile, int first, int count, const attn::Sequence& sequence,
                           const ForwardKernelArgs& args) {
   if constexpr (Config::Function::kListed) {
-    const auto& own = Config::Function::of(args);
-    const int block = tile.batch % own.list_batches * num_q_blocks<Config>(args) + tile.q_block;
-    return attn::ListedKeys{attn::list_of(own, attn::list_number(own, block, tile.head))};
+    const int batch = tile.batch % Config::Function::of(args).list_batches;
+    return Config::Function::listed_keys(args, batch * num_q_blocks<Config>(args) + tile.q_block,
+                                         tile.head);
   } else {
     return attn::KeyRange<typename Config::Mask, Config::kBC>(typename Config::Mask(args), first,
                                                               count, sequence);
@@ -172,5 +172,63 @@ __device__ VisitedBlocks visited_blocks(const Tile& tile, const attn::Sequence& 
                                         const ForwardKernelArgs& args) {
   return blocks_of<Config>(key_range<Config>(tile, sequence, args), tile, args);
 }
+
+// How the rows of a warpgroup go through key blocks: from the last one that they see to the first, or through
+// the list of their tile.
+template <class Config>
+class KeyWalk {
+  using Function = typename Config::Function;
+  using Mask = typename Config::Mask;
+
+ public:
+  __device__ bool has_block() const { return uniform(block_ >= first_block_); }
+  __device__ bool near_end() const {
+    return uniform(block_ >= first_block_ && (kHidesEverywhere || range_.near_end(block_)));
+  }
+  __device__ bool open() const {
+    return uniform(block_ >= first_block_ && !range_.near_start(block_));
+  }
+  __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
+  template <int Keys>
+  __device__ bool first_block_within() const {
+    return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
+  }
+  __device__ void next_block() {
+    --block_;
+    look_up();
+  }
+
+ protected:
+  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
+
+  __device__ void begin_walk(int first, int end) {
+    first_block_ = first;
+    block_ = end - 1;
+    look_up();
+  }
+
+  // The first key of the block.
+  __device__ int key() const { return Function::kListed ? listed_key_ : block_ * Config::kBC; }
+  // Whether some row does not see some key of a block of this kind.
+  template <class Block>
+  __device__ bool is_hidden() const {
+    if (kSame<Block, attn::FirstMasked>) return true;
+    return Block::kHidden && (kHidesEverywhere || uniform(range_.hides(block_)));
+  }
+
+  Range range_;
+  int block_, first_block_;
+
+ private:
+  // A mask function without lists may hide keys of every block.
+  static constexpr bool kHidesEverywhere = Function::kMasks && !Function::kListed;
+
+  // The entry of a list is read while the products before it run.
+  __device__ void look_up() {
+    if (Function::kListed && has_block()) listed_key_ = range_.key_block(block_) * Config::kBC;
+  }
+
+  int listed_key_;
+};
 
 }  // namespace fa::sm90

@@ -5,7 +5,6 @@
 #pragma once
 #include <fa/backward_args.cuh>
 #include <fa/sm90/backward/products.cuh>
-#include <fa/sm90/backward/score_change.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/work.cuh>
 

@@ -6,7 +6,6 @@
 #include <fa/backward_args.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/products.cuh>
-#include <fa/sm90/backward/score_change.cuh>
 #include <fa/sm90/backward/split_memory.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 

@@ -10,6 +10,28 @@
 
 namespace fa::sm90::backward {
 
+// The tiles of packed sequences: the blocks of all sequences, for each head.
+template <class Config>
+__device__ auto packed_keys(const BackwardKernelArgs& args) {
+  return attn::PackedBlocks<Config::kBC>{args.cu_seqlens_k, args.seq_len_k, args.batch};
+}
+
+template <class Config>
+__device__ int num_packed_tiles(const BackwardKernelArgs& args) {
+  return packed_keys<Config>(args).count() * (args.heads / args.heads_per_kv) * args.head_splits;
+}
+
+// The tile may have no key.
+template <class Config>
+__device__ Tile packed_tile_in_group(int index, const BackwardKernelArgs& args, int group) {
+  const auto keys = packed_keys<Config>(args);
+  const auto [block, split] =
+      block_in_group(index, keys.count(), args.heads / args.heads_per_kv * args.head_splits, group);
+  const int batch = keys.sequence(block);
+  return {(block - keys.first(batch)) * Config::kBC, split / args.head_splits, batch,
+          split % args.head_splits};
+}
+
 template <class T, class Config>
 concept TileOrderSlot =
     requires(typename T::template Walk<Config>& walk, Tile& tile, const BackwardKernelArgs& args) {

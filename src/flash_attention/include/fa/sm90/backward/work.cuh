@@ -3,10 +3,8 @@
 // shared memory, where it stays until all warps are done with the tile, so nobody keeps it in registers.
 // There are two mailboxes, so that a tile can be posted before the tile before it is done.
 #pragma once
-#include <fa/attn/block_list.cuh>
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
-#include <fa/attn/user_function.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/async.cuh>
@@ -93,28 +91,6 @@ __device__ Tile tile_in_group(int index, const BackwardKernelArgs& args, int gro
           split % args.head_splits};
 }
 
-// The tiles of packed sequences: the blocks of all sequences, for each head.
-template <class Config>
-__device__ auto packed_keys(const BackwardKernelArgs& args) {
-  return attn::PackedBlocks<Config::kBC>{args.cu_seqlens_k, args.seq_len_k, args.batch};
-}
-
-template <class Config>
-__device__ int num_packed_tiles(const BackwardKernelArgs& args) {
-  return packed_keys<Config>(args).count() * (args.heads / args.heads_per_kv) * args.head_splits;
-}
-
-// The tile may have no key.
-template <class Config>
-__device__ Tile packed_tile_in_group(int index, const BackwardKernelArgs& args, int group) {
-  const auto keys = packed_keys<Config>(args);
-  const auto [block, split] =
-      block_in_group(index, keys.count(), args.heads / args.heads_per_kv * args.head_splits, group);
-  const int batch = keys.sequence(block);
-  return {(block - keys.first(batch)) * Config::kBC, split / args.head_splits, batch,
-          split % args.head_splits};
-}
-
 enum class Word : int {
   kKeyFirst,    // of the tile, or kNoMoreTiles
   kKvHead,      // head of k and v
@@ -193,20 +169,15 @@ __device__ int open_end(const TileRange<Config>& range, const attn::Sequence& se
   return Function::kScores ? min(end, sequence.q_len / Config::kBR) : end;
 }
 
-// The list of the query blocks that visit a tile.
-template <class Config>
-__device__ int list_number(Tile tile, const BackwardKernelArgs& args) {
-  const auto& own = Config::Function::of(args);
-  const int tiles = (args.seq_len_k + Config::kBC - 1) / Config::kBC;
-  const int in_head = tile.batch % own.list_batches * tiles + tile.key_first / Config::kBC;
-  return attn::list_number(own, in_head, first_head(args, tile.kv_head, tile.split));
-}
-
-// The places of a list, whose blocks come in the order of their numbers in it.
+// The list of the query blocks that visit a tile, whose places take the place of blocks.
 template <class Config>
 __device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& args) {
-  const int number = list_number<Config>(tile, args);
-  const attn::BlockList list = attn::list_of(Config::Function::of(args), number);
+  using Function = typename Config::Function;
+  const int tiles = (args.seq_len_k + Config::kBC - 1) / Config::kBC;
+  const int first = tile.batch % Function::of(args).list_batches * tiles;
+  const int number = Function::list_number(args, first + tile.key_first / Config::kBC,
+                                           first_head(args, tile.kv_head, tile.split));
+  const auto list = Function::list(args, number);
   mail.write(Word::kList, number);
   mail.write(Word::kSteps, list.count * num_heads(args, tile.split));
   mail.write(Word::kFirstBlock, 0);
@@ -218,13 +189,8 @@ __device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& ar
 // The query block at a place of the walk.
 template <class Config>
 __device__ int query_block(int place, Mailbox mail, const BackwardKernelArgs& args) {
-  if constexpr (Config::Function::kListed) {
-    const auto& own = Config::Function::of(args);
-    const i64 number = mail.read_alone(Word::kList);
-    return attn::BlockList{own.list_entries + number * own.list_stride, own.list_stride,
-                           mail.read_alone(Word::kOpenEnd), mail.read_alone(Word::kEndBlock)}
-        .entry(place);
-  }
+  if constexpr (Config::Function::kListed)
+    return Config::Function::list(args, mail.read_alone(Word::kList)).entry(place);
   return place;
 }
 
