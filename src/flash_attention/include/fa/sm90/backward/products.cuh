@@ -192,7 +192,8 @@ class ScoreChange : Slopes<Config> {
     attn::Sequence sequence = {};
     sequence.q_len = mail.read(Word::kQLen);
     sequence.k_len = mail.read(Word::kKLen);
-    return {0, 0, query, mail.read(Word::kKeyFirst) + warp_key, Function::ahead(args_, sequence)};
+    return {mail.read(Word::kBatch), head_, query, mail.read(Word::kKeyFirst) + warp_key,
+            Function::ahead(args_, sequence)};
   }
 
   int head_;
