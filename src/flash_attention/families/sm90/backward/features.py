@@ -13,12 +13,16 @@ from flash_attention.families.sm90.backward.slots import FOLDER
 
 @dataclass(frozen=True)
 class Sm90BackwardFeatures(Features):
-    """The required features, and whether the heads that share a head of k are split."""
+    """The required features, whether the heads that share a head of k are split, and which
+    gradients of keys are left out."""
 
     splits_heads: bool = False  # dK and dV are stored as sums of a split
+    skips_dk: bool = False
+    skips_dv: bool = False
 
     def words(self) -> list[str]:
-        return [*super().words(), *(["splits_heads"] if self.splits_heads else [])]
+        own = ("splits_heads", "skips_dk", "skips_dv")
+        return [*super().words(), *(word for word in own if getattr(self, word))]
 
 
 def resolve(features: Features) -> Sm90BackwardFeatures:
@@ -32,5 +36,10 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and numbers that the features bind."""
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
     dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
-    splits = Number("splits_heads", int(features.splits_heads))
-    return (*score_bindings(features), slopes, dropping, splits)
+    numbers = {
+        "splits_heads": features.splits_heads,
+        "wants_dk": not features.skips_dk,
+        "wants_dv": not features.skips_dv,
+    }
+    bound = (Number(name, int(value)) for name, value in numbers.items())
+    return (*score_bindings(features), slopes, dropping, *bound)
