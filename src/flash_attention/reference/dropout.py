@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flash_attention.call.dropout import kept_steps
 
-ROUNDS = 10
+ROUNDS = 7
 TILE = 16  # queries and keys of a tile
 FACTORS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -39,7 +39,7 @@ def kept_weights(
 
 
 def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
-    """Return the four words that Philox4x32-10 makes of a counter and a key: of words in int64."""
+    """Return the four words that Philox4x32-7 makes of a counter and a key: of words in int64."""
     a, b, c, d = counter
     of_a, of_c = key
     for _ in range(ROUNDS):

@@ -22,17 +22,17 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import smallest_holding
 
 MIB = 1 << 20
-HELD_MIB = 32  # of K and V that stay in L2
+HELD_MIB = 50  # of K and V that stay in L2
 FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
-FEW_ROWS = {64: 320, 80: 256, 96: 320}
-"""The rows of Q up to which two CTAs of 64 rows share a multiprocessor, by the largest d_head. Two
-are faster at 197 rows of d_head 64, and slower than three consumers at 257 of d_head 80."""
-SIDE_BY_SIDE_KEYS = (112, 96)  # two such CTAs fit in shared memory
+FEW_ROWS = 320  # of Q, up to which two CTAs of 64 rows may share a multiprocessor
+SIDE_BY_SIDE_KEYS = {64: (128, 112, 96), 80: (), 96: (112, 96)}
+"""The keys of a block with which two such CTAs fit in shared memory, by the largest d_head. With 80
+columns, two or three consumers are 1.2 to 2 times as fast at 128 to 256 rows."""
 NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 
 
@@ -117,10 +117,9 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
     if d_head <= 96:
         finish = {"stale_max": True, "prefetch_q": True}
-        if problem.seq_q <= FEW_ROWS[smallest_holding(FEW_ROWS, d_head)] and few_keys:
-            keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
-            finish |= {"own_output": True, "wide_panels": False}
-            return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
+        if few_keys and not wide and _shares(problem.seq_q, d_head):
+            keys = min(_side_by_side(d_head), key=lambda keys: _cost(problem.seq_k, keys))
+            return config(1, keys, 2, narrow_keys=narrow(keys), own_output=True, **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
         consumers = 3 if three and not (_spills(problem) or _empty_rows(problem.seq_q)) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
@@ -129,7 +128,12 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return config(consumers, keys, stages, ping_pong=True, narrow_keys=narrow(keys), **finish)
     if d_head <= 128:
         return config(
-            2, 128, 2, ping_pong=True, own_output=True, stale_max=True, narrow_keys=narrow(128)
+            *(2, 128, 2),
+            ping_pong=True,
+            own_output=True,
+            stale_max=True,
+            prefetch_q=few_keys,
+            narrow_keys=narrow(128),
         )
     if d_head <= 160:
         keys = 112 if wide else 128
@@ -146,6 +150,17 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         narrow_keys=narrow(keys),
         direct_output=d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
     )
+
+
+def _side_by_side(d_head: int) -> tuple[int, ...]:
+    return SIDE_BY_SIDE_KEYS[smallest_holding(SIDE_BY_SIDE_KEYS, d_head)]
+
+
+def _shares(rows: int, d_head: int) -> bool:
+    """Whether two CTAs of 64 rows share a multiprocessor. With more than 64 columns they are faster
+    only where one of two consumers would have no query."""
+    fits = rows <= FEW_ROWS and len(_side_by_side(d_head)) > 0
+    return fits and (d_head <= 64 or has_empty_consumers(rows, 2))
 
 
 def _tiles(problem: Problem) -> int:

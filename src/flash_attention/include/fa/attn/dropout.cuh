@@ -2,7 +2,7 @@
 // Dropout: which of the weights P are dropped depends on the state of a call, the head, the query and the key
 // alone, so that all kernels of both passes agree.
 //
-// Philox4x32-10 makes four words of a key, the seed, and of a counter. Their 16 bytes decide on 16 weights of
+// Philox4x32-7 makes four words of a key, the seed, and of a counter. Their 16 bytes decide on 16 weights of
 // a 16 x 16 tile of queries and keys: of queries 2 x + {0, 1, 8, 9} and keys 2 y + {0, 1, 8, 9}, with x and y
 // below 4. Query q and key k have
 //   counter = {4 (q / 16) + x, 4 (k / 16) + y, head of all sequences + high half of offset, low half},
@@ -110,7 +110,7 @@ class Philox {
   __device__ void generate(u32 (&words)[Calls][4]) const {
     u32 key[2] = {seed_[0], seed_[1]};
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 7; ++round) {
 #pragma unroll
       for (u32(&c)[4] : words) {
         const u64 first = static_cast<u64>(0xd2511f53u) * c[0];
