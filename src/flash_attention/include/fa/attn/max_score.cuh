@@ -24,7 +24,7 @@ template <int Rows, class Args>
 class KnownMax {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
-  static constexpr float kMargin = 0x1p-10f;  // logarithms of sums and exponentials are as exact
+  static constexpr float kLess = 1.f - 0x1p-10f;  // sums and exponentials are rounded by less
 
  public:
   __device__ explicit KnownMax(const Args& args) : args_(args) {}
@@ -53,8 +53,7 @@ class KnownMax {
 
   // The largest sum of weights of row h that has no larger score. No weight is larger than their sum.
   __device__ float limit(const RowStats<Rows>& block, int i, int h, float largest) const {
-    const float offset = block.offset[i][h] + kMargin;
-    return fminf(largest, ptx::exp2(fmaf(known_[i][h], kLog2e, -offset)));
+    return fminf(largest, kLess * ptx::exp2(fmaf(known_[i][h], kLog2e, -block.offset[i][h])));
   }
 
   // P of a block, some of whose sums are over their limit. Says whether all are `largest` at most.
