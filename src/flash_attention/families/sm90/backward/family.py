@@ -130,11 +130,9 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         maps = describe_all(config, features, named)
-        steps = (
-            [] if lists is None else list(lists.steps(BackwardKernelArgs, LAYOUT_ASSERTS, target))
-        )
+        steps = []
         if lists is not None:
-            lists.put(arguments)
+            steps += lists.put(arguments, LAYOUT_ASSERTS, target)
         steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
