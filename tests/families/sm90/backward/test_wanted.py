@@ -128,4 +128,5 @@ def test_frozen_tensors_get_no_gradient(frozen: str, device: str) -> None:
         if name in frozen:
             assert leaves[name].grad is None
         else:
-            torch.testing.assert_close(leaves[name].grad, other.grad)
+            # A pass without dq has another kernel, which rounds dS in another place.
+            torch.testing.assert_close(leaves[name].grad, other.grad, rtol=0.03, atol=0.03)
