@@ -273,6 +273,10 @@ INSTEAD = {
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
     "dropout_p": "this function has no dropout; leave it out",
+    **dict.fromkeys(
+        ("score", "mask"), "pass function=flash_attention.Function(score=f, mask=g) instead"
+    ),
+    "function": "score and mask functions are not supported here; leave it out",
     "return_max": "this function returns no maxima; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",

@@ -116,9 +116,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
-        features = replace(
-            resolve(problem.features), splits_heads=splits > 1, listed=lists is not None
-        )
+        features = resolve(problem.features)
+        features = replace(features, splits_heads=splits > 1, listed=lists is not None)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
@@ -144,17 +143,15 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             steps.append(
                 add_splits_step(problem, target, sum_columns=config.d_head, order=SUM_ORDER)
             )
-        workspace = {"ds": work.workspace_bytes} if stores_ds else {}
+        kept_columns = config.d_head if turns else columns
         own = not stores_ds and problem.per_batch and problem.program is None
         return Recipe(
             features,
             (*steps, *sink_steps(problem, target)),
             arguments,
             scratch={
-                **stat_scratch(
-                    problem, sum_columns=config.d_head if turns else columns, orders_dq=turns
-                ),
-                **workspace,
+                **stat_scratch(problem, sum_columns=kept_columns, orders_dq=turns),
+                **({"ds": work.workspace_bytes} if stores_ds else {}),
                 **split_scratch(problem, config.d_head, splits),
                 **({} if lists is None else lists.scratch),
             },
