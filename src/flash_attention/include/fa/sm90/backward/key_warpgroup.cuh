@@ -59,7 +59,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
     if (BlockWalk<Config>::next(block_, mail())) {
       query_side_.next_head();
       dropping_.next_head();
-      ScoreChange<Config>::next_head();
+      ScoreChange<Config>::next_head(mail());
     }
     --steps_;
     look_up();

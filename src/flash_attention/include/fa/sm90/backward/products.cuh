@@ -147,10 +147,13 @@ class ScoreChange : Slopes<Config> {
   __device__ explicit ScoreChange(const BackwardKernelArgs& args) : args_(args) {}
 
   __device__ void begin_heads(Mailbox mail) {
-    if (kAsks) head_ = mail.read(Word::kHead);
+    if constexpr (kAsks) {
+      head_ = mail.read(Word::kHead);
+      function_.begin(args_, mail.read(Word::kBatch), head_);
+    }
   }
-  __device__ void next_head() {
-    if (kAsks) ++head_;
+  __device__ void next_head(Mailbox mail) {
+    if constexpr (kAsks) function_.begin(args_, mail.read(Word::kBatch), ++head_);
   }
 
   // S of the keys from `warp_key` of the tile on and the queries from `query` on becomes P = exp2(scale S - lse).
@@ -159,24 +162,21 @@ class ScoreChange : Slopes<Config> {
     Score::change(s, args_);
     if constexpr (Function::kSlopes) {
       Scores slopes;
-      Function::slopes(slopes, s, scale, args_, place(mail, warp_key, query));
+      function_.slopes(slopes, s, scale, args_, place(mail, warp_key, query));
       this->keep_slopes(
           [&](int j, int e) { return slopes.v[0][j][e] * Score::slope(s.v[0][j][e]); });
     } else {
       this->keep_slopes([&](int j, int e) { return Score::slope(s.v[0][j][e]); });
     }
     if constexpr (Function::kScores)
-      Function::template change<attn::RowsOf::kKeys, attn::rows::OneHead>(
-          s, scale, args_, place(mail, warp_key, query));
+      function_.change(s, scale, args_, place(mail, warp_key, query));
     exponentials_of(s, attn::score_scale<Config>(args_), lse);
   }
 
   // P or dS becomes zero where a query does not see the key.
   __device__ void hide(Scores& p, Mailbox mail, int warp_key, int query) const {
     backward::hide(p, typename Config::Mask(args_), mail, warp_key, query);
-    if constexpr (Function::kMasks)
-      Function::template hide<attn::RowsOf::kKeys, attn::rows::OneHead>(
-          p, 0.f, args_, place(mail, warp_key, query));
+    if constexpr (Function::kMasks) function_.hide(p, 0.f, args_, place(mail, warp_key, query));
   }
 
   // dS gets its slopes. Those of hidden scores may be anything.
@@ -192,11 +192,11 @@ class ScoreChange : Slopes<Config> {
     attn::Sequence sequence = {};
     sequence.q_len = mail.read(Word::kQLen);
     sequence.k_len = mail.read(Word::kKLen);
-    return {mail.read(Word::kBatch), head_, query, mail.read(Word::kKeyFirst) + warp_key,
-            Function::ahead(args_, sequence)};
+    return {0, 0, query, mail.read(Word::kKeyFirst) + warp_key, Function::ahead(args_, sequence)};
   }
 
   int head_;
+  typename Function::OfKeys function_;
 };
 
 // The slot KeyOperand: where the products S^T = K Q^T of a key warpgroup read K.
