@@ -103,6 +103,7 @@ class Call(NamedTuple):
                 or (out is not None and out.requires_grad)
                 or (sinks is not None and sinks.requires_grad)
                 or (self.k_descale is not None and self._descales_need_grad())
+                or (self.function is not None and self.function.needs_grad())
             )
         except AttributeError:  # of something that is no tensor, which the checks refuse
             return False

@@ -152,8 +152,8 @@ class _Printer:
         return node.type == INT and is_leaf(node)
 
     def _float(self, function: _Function, index: int) -> str:
-        """A distance in floats, exact up to 2^24: that of the query and the key is given, and others
-        are converted by query and by key."""
+        """A distance in floats, exact up to 2^24: that of the query and the key is given, and
+        others are converted by query and by key."""
         node, level = self.nodes[index], self.level(index)
         if level == Level.ELEMENT:
             between = tuple(self.nodes[each].op for each in node.inputs)
