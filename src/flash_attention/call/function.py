@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
@@ -50,6 +51,15 @@ class Function:
         """A short name of the program."""
         return digest_of(self.program)
 
+    def needs_grad(self) -> bool:
+        """Whether a captured tensor requires grad."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+    @cached_property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The devices of the captured tensors."""
+        return tuple(tensor.device for tensor in self.tensors)
+
     @cached_property
     def bounds_bytes(self) -> int:
         """The memory that the planning of blocks needs for bounds of captured tensors."""
@@ -58,7 +68,8 @@ class Function:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Function):
             return NotImplemented
-        return self.program == other.program and self.bounds_bytes == other.bounds_bytes
+        same = self.program == other.program and self.devices == other.devices
+        return same and self.bounds_bytes == other.bounds_bytes
 
     def __hash__(self) -> int:
         return hash(self.program)
