@@ -114,7 +114,10 @@ def test_a_config_of_the_other_pass_is_refused() -> None:
         for config in (FORWARD, FORWARD.short_form()):
             with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a"):
                 function(config, *given())
-        others = "; pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig, its short"
+        others = (
+            "; pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig or a"
+            " HopperWideBackwardKernelConfig, its short"
+        )
         things: tuple[Any, ...] = (None, [], SimpleNamespace(**vars(FORWARD)))
         for thing in things:
             said = f"the kernel config is a {type(thing).__name__}{others}"

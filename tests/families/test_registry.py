@@ -70,7 +70,7 @@ def test_a_config_belongs_to_the_family_of_its_very_type() -> None:
     ("which", "types"),
     [
         (Pass.FORWARD, ("FlashForward", "HopperForward", "HopperFp8", "HopperWide", "HopperMla")),
-        (Pass.BACKWARD, ("FlashBackward", "HopperBackward")),
+        (Pass.BACKWARD, ("FlashBackward", "HopperBackward", "HopperWideBackward")),
     ],
 )
 def test_what_is_no_config_is_refused_with_the_configs_of_the_pass(

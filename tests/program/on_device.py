@@ -35,8 +35,10 @@ extern "C" __global__ void evaluate(const Function::Args args, const float* in, 
   const auto of_query = Function::of_query(args, of_head, batch, head, query);
   const auto of_key = Function::of_key(args, of_head, batch, head, key);
   seen[i] = Function::mask(args, of_head, of_query, of_key, batch, head, query, key);
-  scores[i] = Function::score(args, of_head, of_query, of_key, in[i], batch, head, query, key);
-  slopes[i] = Function::slope(args, of_head, of_query, of_key, in[i], batch, head, query, key);
+  scores[i] = Function::score(args, of_head, of_query, of_key, in[i], batch, head, query, key,
+                             static_cast<float>(key - query));
+  slopes[i] = Function::slope(args, of_head, of_query, of_key, in[i], batch, head, query, key,
+                             static_cast<float>(key - query));
 }
 """
 

@@ -170,7 +170,8 @@ extern "C" __global__ void evaluate(const Function::Args args, const float* in, 
   const auto of_query = Function::of_query(args, of_head, batch, head, query);
   const auto of_key = Function::of_key(args, of_head, batch, head, key);
   Sink sink{slopes, bias, float(i % 5)};
-  Function::gradients(args, of_head, of_query, of_key, in[i], batch, head, query, key, sink);
+  Function::gradients(args, of_head, of_query, of_key, in[i], batch, head, query, key,
+                      static_cast<float>(key - query), sink);
 }
 """
 

@@ -168,8 +168,8 @@ def check_return_max(call: Call) -> None:
             )
     if call.return_max and call.function is not None:
         raise UnsupportedError(
-            "return_max is given, and so is a score or mask function; there are no maxima of changed"
-            " scores: leave one of them out"
+            "return_max is given, and so is a score or mask function; there are no maxima of"
+            " changed scores: leave one of them out"
         )
 
 

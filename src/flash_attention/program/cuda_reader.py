@@ -43,6 +43,7 @@ _PARAMETERS = {
 }
 _AT = "const Args& args, const OfHead& at_head, const OfQuery& at_query, const OfKey& at_key"
 _COORDINATES = "int batch, int head, int query, int key"
+_DISTANCE = ", float distance"  # from the query to the key, which a kernel adds up
 _QUALIFIERS = "static __device__ __forceinline__"
 
 
@@ -151,9 +152,13 @@ class _Printer:
         return node.type == INT and is_leaf(node)
 
     def _float(self, function: _Function, index: int) -> str:
-        """A distance in floats, exact up to 2^24: the conversions are made by query and by key."""
+        """A distance in floats, exact up to 2^24: that of the query and the key is given, and
+        others are converted by query and by key."""
         node, level = self.nodes[index], self.level(index)
         if level == Level.ELEMENT:
+            between = tuple(self.nodes[each].op for each in node.inputs)
+            if node.op == "sub" and between in (("key", "query"), ("query", "key")):
+                return "distance" if between[0] == "key" else "(-distance)"
             parts = [self._float(function, each) for each in node.inputs]
             return operation(node._replace(type=FLOAT), parts)
         text = f"static_cast<float>({function.value(index)})"
@@ -241,8 +246,8 @@ class _Printer:
         function = _Function(self, Level.ELEMENT)
         function.print([] if result is None else [result])
         value = default if result is None else function.value(result)
-        score = "" if name == "mask" else "float score, "
-        head = f"{_QUALIFIERS} {type_} {name}({_AT}, {score}{_COORDINATES}) {{"
+        score, distance = ("", "") if name == "mask" else ("float score, ", _DISTANCE)
+        head = f"{_QUALIFIERS} {type_} {name}({_AT}, {score}{_COORDINATES}{distance}) {{"
         return "\n".join([head, *function.lines, f"return {value};", "}"])
 
     def _gradients(self) -> str:
@@ -257,7 +262,8 @@ class _Printer:
             function.lines.append(
                 f"sink.template add<{slot}>({function.value(value)}{''.join(places)});"
             )
-        head = f"{_QUALIFIERS} void gradients({_AT}, float score, {_COORDINATES}, Sink& sink) {{"
+        given = f"{_AT}, float score, {_COORDINATES}{_DISTANCE}, Sink& sink"
+        head = f"{_QUALIFIERS} void gradients({given}) {{"
         return "\n".join(["template <class Sink>", head, *function.lines, "}"])
 
     def _part(self, level: Level) -> str:

@@ -75,6 +75,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     @kept
     def unit(self, config: HopperBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
+        mapped = maps_of(config, resolved)
         kernel = "split" if config.is_split else "backward"
         call = f"fa::sm90::backward::{kernel}<Config>("
         name = config.kernel_name() + resolved.suffix
@@ -88,12 +89,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             prelude=prelude(resolved.program),
             bounds=f"{config.num_threads}, 1",
             parameters=(
-                *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in maps_of(config)),
+                *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in mapped),
                 parameter(BackwardKernelArgs, resolved.program, PARAMETER),
             ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
-                f"{call}{{{_maps(config)}}},",
+                f"{call}{{{_maps(mapped)}}},",
                 f"{' ' * len(call)}args, smem);",
             ),
         )
@@ -117,18 +118,21 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
         features = replace(
-            resolve(problem.features), splits_heads=splits > 1, listed=lists is not None
+            resolve(problem.features),
+            splits_heads=splits > 1,
+            listed=lists is not None,
+            skips_dk=not problem.wanted.dk,
+            skips_dv=not problem.wanted.dv,
         )
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
-        maps = describe_all(config, named)
+        maps = describe_all(config, features, named)
         steps = []
         if lists is not None:
-            lists.put(arguments)
-            steps += lists.steps(BackwardKernelArgs, LAYOUT_ASSERTS, target)
+            steps += lists.put(arguments, LAYOUT_ASSERTS, target)
         steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
@@ -235,6 +239,8 @@ def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> List
 def _head_splits(
     config: HopperBackwardKernelConfig, problem: BackwardProblem, work: Parts, setting: Setting
 ) -> int:
+    if not (problem.wanted.dk and problem.wanted.dv):
+        return 1  # what adds splits up has both
     return head_splits(problem, config, work, setting.num_sms, setting.workspace_bytes)
 
 
@@ -249,10 +255,12 @@ def _grid(config: HopperBackwardKernelConfig, part: Part, splits: int, setting: 
     return min(tiles, setting.num_sms) if dynamic else tiles, 1, 1
 
 
-def _maps(config: HopperBackwardKernelConfig) -> str:
-    """Return the members of TensorMaps; that of dq is a pointer, null if there is none."""
-    dq = "&dq_map" if "dq" in maps_of(config) else "nullptr"
-    return f"q_map, k_map, v_map, d_o_map, {dq}, dk_map, dv_map"
+def _maps(mapped: Sequence[str]) -> str:
+    """Return the members of TensorMaps. That of dq is a pointer, null if there is none. Nobody
+    reads those of dk and dv where they are not wanted."""
+    dq = "&dq_map" if "dq" in mapped else "nullptr"
+    dk, dv = ("dk_map" if "dk" in mapped else "k_map"), ("dv_map" if "dv" in mapped else "v_map")
+    return f"q_map, k_map, v_map, d_o_map, {dq}, {dk}, {dv}"
 
 
 def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:

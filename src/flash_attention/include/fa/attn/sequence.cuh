@@ -211,13 +211,18 @@ struct None {
   static __device__ int ahead(const Args&, const Sequence&) {
     return 0;
   }
-  template <RowsOf Side, class Rows, class Scores, class Args>
-  static __device__ void change(Scores&, float /*scale*/, const Args&, const Place&) {}
-  template <RowsOf Side, class Rows, class Scores, class Args>
-  static __device__ void hide(Scores&, float /*hidden*/, const Args&, const Place&) {}
-  template <class Scores, class Args>
-  static __device__ void slopes(Scores&, const Scores&, float /*scale*/, const Args&,
-                                const Place&) {}
+  struct OfQueries {
+    template <class Args>
+    __device__ void begin(const Args&, const Place&) {}
+    template <class Scores, class Args>
+    __device__ void change(Scores&, float /*scale*/, const Args&, const Place&) const {}
+    template <class Scores, class Args>
+    __device__ void hide(Scores&, float /*hidden*/, const Args&, const Place&) const {}
+  };
+  struct OfKeys {
+    template <class Args>
+    __device__ void begin(const Args&, int /*batch*/, int /*head*/) {}
+  };
 };
 
 }  // namespace fa::attn::user_function

@@ -33,6 +33,30 @@ struct Traced {
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
   static constexpr bool kListed = Listed;
 
+ private:
+  using ProgramArgs = typename Program::Args;
+
+  // What the function knows at an element.
+  struct At {
+    const ProgramArgs& args;
+    const typename Program::OfHead& of_head;
+    const typename Program::OfQuery& of_query;
+    const typename Program::OfKey& of_key;
+    int batch, head, query, key;
+    float distance;  // from the query to the key
+
+    __device__ float score(float s) const {
+      return Program::score(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
+    }
+    __device__ float slope(float s) const {
+      return Program::slope(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
+    }
+    __device__ bool is_seen() const {
+      return Program::mask(args, of_head, of_query, of_key, batch, head, query, key);
+    }
+  };
+
+ public:
   template <class Args>
   static __device__ const auto& of(const Args& args) {
     return static_cast<const WithFunction<Args, Program>&>(args);
@@ -57,88 +81,112 @@ struct Traced {
     return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
   }
 
-  // Scaled scores become those of the function.
-  template <RowsOf Side, class Rows, class Scores, class Args>
-  static __device__ void change(Scores& s, float scale, const Args& args, const Place& at) {
-    if constexpr (kScores)
-      each<Side, Rows, Scores::kColFragments>(of(args).program, at, [&](int j, int e, At from) {
-        float& x = s.v[0][j][e];
-        x = Program::score(from.args, from.of_head, from.of_query, from.of_key, x * scale,
-                           from.batch, from.head, from.query, from.key);
-      });
-  }
-
-  // Elements that the mask does not show become `hidden`.
-  template <RowsOf Side, class Rows, class Scores, class Args>
-  static __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) {
-    if constexpr (kMasks)
-      each<Side, Rows, Scores::kColFragments>(of(args).program, at, [&](int j, int e, At from) {
-        const bool is_seen = Program::mask(from.args, from.of_head, from.of_query, from.of_key,
-                                           from.batch, from.head, from.query, from.key);
-        if (!is_seen) s.v[0][j][e] = hidden;
-      });
-  }
-
-  // The derivatives of changed scores by the scaled ones. Rows are keys.
-  template <class Scores, class Args>
-  static __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,
-                                const Place& at) {
-    if constexpr (kSlopes)
-      each<RowsOf::kKeys, rows::OneHead, Scores::kColFragments>(
-          of(args).program, at, [&](int j, int e, At from) {
-            to.v[0][j][e] =
-                Program::slope(from.args, from.of_head, from.of_query, from.of_key,
-                               s.v[0][j][e] * scale, from.batch, from.head, from.query, from.key);
-          });
-  }
-
- private:
-  // What the function knows at an element.
-  struct At {
-    const typename Program::Args& args;
-    const typename Program::OfHead& of_head;
-    const typename Program::OfQuery& of_query;
-    const typename Program::OfKey& of_key;
-    int batch, head, query, key;
-  };
-
-  // Calls `visit(j, e, at)` for the elements of a lane.
-  template <RowsOf Side, class Rows, int Columns, class Visit>
-  static __device__ void each(const typename Program::Args& args, const Place& at, Visit visit) {
-    const int row = lane_id() / 4, column = 2 * (lane_id() % 4);
-    if constexpr (Side == RowsOf::kQueries) {
-      typename Program::OfHead of_head[2];
-      typename Program::OfQuery of_query[2];
-      int head[2], query[2];
+  // The two rows of a lane, which are queries. It keeps what the function knows of them whatever the key.
+  class OfQueries {
+   public:
+    template <class Args>
+    __device__ void begin(const Args& args, const Place& at) {
+      of_head_ = Program::of_head(of(args).program, at.batch, at.head);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        head[h] = Rows::head(at.head, at.query + row + 8 * h);
-        query[h] = Rows::position(at.query + row + 8 * h) + at.ahead;
-        of_head[h] = Program::of_head(args, at.batch, head[h]);
-        of_query[h] = Program::of_query(args, of_head[h], at.batch, head[h], query[h]);
-      }
+      for (int h = 0; h < 2; ++h)
+        of_query_[h] =
+            Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
+    }
+
+    // Scaled scores become those of the function.
+    template <class Scores, class Args>
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+      if constexpr (kScores)
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
+          s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
+        });
+    }
+    // Elements that the mask does not show become `hidden`.
+    template <class Scores, class Args>
+    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
+      if constexpr (kMasks)
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
+          if (!at.is_seen()) s.v[0][j][e] = hidden;
+        });
+    }
+
+   private:
+    static __device__ int query(const Place& at, int h) {
+      return at.query + lane_id() / 4 + 8 * h + at.ahead;
+    }
+
+    template <int Columns, class Visit>
+    __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
+      const int lane_key = at.key + 2 * (lane_id() % 4);
+      const float distance = static_cast<float>(lane_key - query(at, 0));
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
-        const int j = n / 4, h = n % 2, e = n / 2 % 2, key = at.key + 8 * j + column + e;
-        const auto of_key = Program::of_key(args, of_head[h], at.batch, head[h], key);
+        const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
+        const auto of_key = Program::of_key(args, of_head_, at.batch, at.head, key);
         visit(j, 2 * h + e,
-              At{args, of_head[h], of_query[h], of_key, at.batch, head[h], query[h], key});
+              At{args, of_head_, of_query_[h], of_key, at.batch, at.head, query(at, h), key,
+                 distance + static_cast<float>(8 * j + e - 8 * h)});
       }
-    } else {
-      const auto of_head = Program::of_head(args, at.batch, at.head);
+    }
+
+    typename Program::OfHead of_head_;
+    typename Program::OfQuery of_query_[2];
+  };
+
+  // The two rows of a lane, which are keys. It keeps what it knows of the head.
+  class OfKeys {
+   public:
+    template <class Args>
+    __device__ void begin(const Args& args, int batch, int head) {
+      of_head_ = Program::of_head(of(args).program, batch, head);
+    }
+
+    template <class Scores, class Args>
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+      if constexpr (kScores)
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
+          s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
+        });
+    }
+    template <class Scores, class Args>
+    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
+      if constexpr (kMasks)
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
+          if (!at.is_seen()) s.v[0][j][e] = hidden;
+        });
+    }
+    // The derivatives of changed scores by the scaled ones.
+    template <class Scores, class Args>
+    __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,
+                           const Place& at) const {
+      if constexpr (kSlopes)
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
+          to.v[0][j][e] = at.slope(s.v[0][j][e] * scale);
+        });
+    }
+
+   private:
+    template <int Columns, class Visit>
+    __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
+      const int lane_key = at.key + lane_id() / 4;
+      const int lane_query = at.query + 2 * (lane_id() % 4) + at.ahead;
+      const float distance = static_cast<float>(lane_key - lane_query);
       typename Program::OfKey of_key[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        of_key[h] = Program::of_key(args, of_head, at.batch, at.head, at.key + row + 8 * h);
+        of_key[h] = Program::of_key(args, of_head_, at.batch, at.head, lane_key + 8 * h);
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
-        const int j = n / 4, h = n % 2, e = n / 2 % 2, key = at.key + row + 8 * h;
-        const int query = at.query + 8 * j + column + e + at.ahead;
-        const auto of_query = Program::of_query(args, of_head, at.batch, at.head, query);
-        visit(j, 2 * h + e, At{args, of_head, of_query, of_key[h], at.batch, at.head, query, key});
+        const int j = n / 4, h = n % 2, e = n / 2 % 2, query = lane_query + 8 * j + e;
+        const auto of_query = Program::of_query(args, of_head_, at.batch, at.head, query);
+        visit(j, 2 * h + e,
+              At{args, of_head_, of_query, of_key[h], at.batch, at.head, query, lane_key + 8 * h,
+                 distance + static_cast<float>(8 * h - 8 * j - e)});
       }
     }
-  }
+
+    typename Program::OfHead of_head_;
+  };
 };
 
 }  // namespace fa::attn::user_function

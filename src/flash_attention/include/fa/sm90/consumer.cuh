@@ -152,13 +152,12 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   template <class Scores>
   __device__ void change(Scores& s) const {
     Config::Score::change(s, descale_.scaled(args_));
-    Function::template change<attn::RowsOf::kQueries, Rows>(
-        s, Config::Score::scale(descale_.scaled(args_)), args_, place());
+    function_.change(s, Config::Score::scale(descale_.scaled(args_)), args_, place());
   }
   template <class Scores>
   __device__ void hide(Scores& s) const {
     attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
-    Function::template hide<attn::RowsOf::kQueries, Rows>(s, -attn::kInfinity, args_, place());
+    function_.hide(s, -attn::kInfinity, args_, place());
   }
   __device__ attn::Place place() const {
     return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
@@ -180,6 +179,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
       end = first = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first - whole_first;
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
+    function_.begin(args_, place());
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile || Function::kScores) factor_ = {Exponential::factor(scale())};
     max_score_.begin(
@@ -226,6 +226,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Dropout dropout_;
+  typename Function::OfQueries function_;
   typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;

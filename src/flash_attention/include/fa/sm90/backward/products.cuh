@@ -11,6 +11,19 @@
 
 namespace fa::sm90::backward {
 
+// dK or dV of 16 keys, or nothing if nobody wants it.
+template <class Config, bool Wanted>
+struct GradientOf {
+  using Type = Accumulator<kWarpRows, Config::kDHead>;
+};
+struct NoGradient {
+  __device__ void zero() {}
+};
+template <class Config>
+struct GradientOf<Config, false> {
+  using Type = NoGradient;
+};
+
 template <class Config>
 struct Products {
   using DType = typename Config::DType;
@@ -55,6 +68,12 @@ struct Products {
     for (int n = 0; n < Config::kBR / 16; ++n)
       ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(gradient, p.step[n], queries.step(n));
     ptx::wgmma_commit();
+  }
+
+  // A product that is left out. The schedule waits for the one before it next, if there is one.
+  static __device__ void issue_accumulate(NoGradient&, const Pairs&,
+                                          typename QueryTile::ColumnOperand) {
+    ptx::wgmma_wait<0>();
   }
 
   // Waits until all but the latest `Pending` products have read their operands and stored their results.
@@ -147,10 +166,13 @@ class ScoreChange : Slopes<Config> {
   __device__ explicit ScoreChange(const BackwardKernelArgs& args) : args_(args) {}
 
   __device__ void begin_heads(Mailbox mail) {
-    if (kAsks) head_ = mail.read(Word::kHead);
+    if constexpr (kAsks) {
+      head_ = mail.read(Word::kHead);
+      function_.begin(args_, mail.read(Word::kBatch), head_);
+    }
   }
-  __device__ void next_head() {
-    if (kAsks) ++head_;
+  __device__ void next_head(Mailbox mail) {
+    if constexpr (kAsks) function_.begin(args_, mail.read(Word::kBatch), ++head_);
   }
 
   // S of the keys from `warp_key` of the tile on and the queries from `query` on becomes P = exp2(scale S - lse).
@@ -159,24 +181,21 @@ class ScoreChange : Slopes<Config> {
     Score::change(s, args_);
     if constexpr (Function::kSlopes) {
       Scores slopes;
-      Function::slopes(slopes, s, scale, args_, place(mail, warp_key, query));
+      function_.slopes(slopes, s, scale, args_, place(mail, warp_key, query));
       this->keep_slopes(
           [&](int j, int e) { return slopes.v[0][j][e] * Score::slope(s.v[0][j][e]); });
     } else {
       this->keep_slopes([&](int j, int e) { return Score::slope(s.v[0][j][e]); });
     }
     if constexpr (Function::kScores)
-      Function::template change<attn::RowsOf::kKeys, attn::rows::OneHead>(
-          s, scale, args_, place(mail, warp_key, query));
+      function_.change(s, scale, args_, place(mail, warp_key, query));
     exponentials_of(s, attn::score_scale<Config>(args_), lse);
   }
 
   // P or dS becomes zero where a query does not see the key.
   __device__ void hide(Scores& p, Mailbox mail, int warp_key, int query) const {
     backward::hide(p, typename Config::Mask(args_), mail, warp_key, query);
-    if constexpr (Function::kMasks)
-      Function::template hide<attn::RowsOf::kKeys, attn::rows::OneHead>(
-          p, 0.f, args_, place(mail, warp_key, query));
+    if constexpr (Function::kMasks) function_.hide(p, 0.f, args_, place(mail, warp_key, query));
   }
 
   // dS gets its slopes. Those of hidden scores may be anything.
@@ -197,6 +216,7 @@ class ScoreChange : Slopes<Config> {
   }
 
   int head_;
+  typename Function::OfKeys function_;
 };
 
 // The slot KeyOperand: where the products S^T = K Q^T of a key warpgroup read K.

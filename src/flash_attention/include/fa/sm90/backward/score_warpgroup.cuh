@@ -48,7 +48,7 @@ class ScoreWarpgroup : ScoreChange<Config> {
       derivatives();         // dP becomes dS, which leaves
       if (next_block() <= block_) {
         dropping_.next_head();
-        this->next_head();
+        this->next_head(Smem::mail());
       }
       block_ = next_block();
       ptx::wgmma_wait<0>();  // S is complete
