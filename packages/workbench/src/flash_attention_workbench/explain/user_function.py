@@ -66,7 +66,7 @@ def explain_function(
         return None
     program = function.program
     readable = program.mask is not None and not any(t.is_meta for t in function.tensors)
-    view = _View(function, problem)
+    view = MaskView(function, problem)
     whose = {BATCH: "batch 0", HEAD: "head 0"}
     names = [name for bit, name in whose.items() if program.mask_depends & bit]
     return FunctionExplanation(
@@ -78,7 +78,7 @@ def explain_function(
     )
 
 
-class _View:
+class MaskView:
     """The first head of a sequence with the most queries and keys of a problem."""
 
     def __init__(self, function: Function, problem: Problem) -> None:
