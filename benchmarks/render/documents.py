@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.render import api, commands, distributed
+from benchmarks.render import api, commands, distributed, masks
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.gradients import (
@@ -325,6 +325,7 @@ def write_reference() -> None:
     for document, name, block in (
         (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
         (distributed.DOCUMENT, distributed.SIMULATED, distributed.simulated_block()),
+        (masks.DOCUMENT, masks.PICTURES, masks.pictures_block()),
         *((page, commands.FINDING, commands.finding_block(page)) for page in commands.PLANTS),
     ):
         document.write_text(replace_block(document.read_text(), name, block))

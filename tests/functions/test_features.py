@@ -95,15 +95,33 @@ def test_masks_of_heads_and_batches_are_right(heads: int, device: str) -> None:
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)
 def test_lists_of_many_blocks_are_right(device: str) -> None:
-    """A warp finds 32 blocks of a list at a time; these tiles have up to 47."""
+    """A warp finds 32 blocks of a list at a time. These tiles have 47 blocks, empty, full and
+    partial ones in turn."""
     problem = {"q_lengths": 70, "k_lengths": 1500, "heads": (2, 2)}
 
-    def make(on: str) -> Function:
-        return Function(mask=lambda batch, head, query, key: (key // 32 % 7 != 3) & (key % 9 != 0))
+    def see(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        block = key // 32
+        return (block % 7 != 3) & ((block % 3 != 1) | (key % 9 != 0))
 
-    Run(make, device, problem).check_forward()
+    Run(lambda on: Function(mask=see), device, problem).check_forward()
     turned = {"q_lengths": 2300, "k_lengths": 70, "heads": (1, 1)}
     Run(lambda on: Function(mask=masks.dilated(129)), device, turned).check_backward()
+
+
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+def test_rows_after_the_last_query_do_not_matter(device: str) -> None:
+    """A function makes infinities of them, and the mask, which is full, does not hide them."""
+
+    def make(on: str) -> Function:
+        ends = torch.tensor([100, 37], device=on)
+        return Function(
+            lambda score, batch, head, query, key: torch.where(
+                query < ends[batch], score, math.inf
+            ),
+            masks.causal(1000),
+        )
+
+    Run(make, device, GROUPED | {"q_lengths": (100, 37), "k_lengths": (128, 256)}).check()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.render import api, commands, documents
+from benchmarks.render import api, commands, documents, masks
 from benchmarks.render.blocks import begin, end, marked_block, replace_block
 from benchmarks.render.overview import OVERVIEW, WORKLOADS, overview_block
 from benchmarks.render.random_problems import PROBLEMS
@@ -153,7 +153,7 @@ def test_the_documents_show_the_stored_measurements() -> None:
 def test_rendering_all_that_is_stored_changes_no_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references = (api.DOCUMENT.as_posix(), commands.DOCUMENT.as_posix())
+    references = [page.DOCUMENT.as_posix() for page in (api, commands, masks)]
     names = sorted({*references, *(document for document, _ in documents.DOCUMENTS)})
     for document in names:
         copy = tmp_path / document

@@ -13,6 +13,7 @@ from flash_attention_workbench.explain.backward import BackwardExplanation
 from flash_attention_workbench.explain.gpus import Gpu
 from flash_attention_workbench.explain.launch import Launch
 from flash_attention_workbench.explain.refusals import Refusal
+from flash_attention_workbench.explain.user_function import FunctionExplanation
 from flash_attention_workbench.explain.work import Work
 from flash_attention_workbench.text import ReportRow, aligned
 
@@ -36,6 +37,7 @@ class Explanation:
     num_splits: int  # KV splits of all tiles; 0 if the keys are not split
     tiles: int  # tiles of query rows; an upper bound for packed sequences
     work: Work  # the FLOP and the bytes of the call
+    function: FunctionExplanation | None = None  # a user's score and mask functions
     backward: BackwardExplanation | None = None  # of a call that is trained
 
     @property
@@ -87,6 +89,7 @@ class Explanation:
             "tiles": [self._tiles()],
             "work": [self._work()],
             "bound": [self._roofline()],
+            **({} if self.function is None else self.function.sections()),
             **({} if self.backward is None else self.backward.sections()),
         }
         return [(name, line) for name, lines in sections.items() for line in lines]

@@ -29,6 +29,7 @@ from flash_attention_workbench.explain.explanation import Explanation
 from flash_attention_workbench.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
 from flash_attention_workbench.explain.launch import Launch
 from flash_attention_workbench.explain.refusals import refusals_of, rule_of
+from flash_attention_workbench.explain.user_function import explain_function
 from flash_attention_workbench.explain.work import work_of
 
 CPU = torch.device("cpu")
@@ -101,6 +102,7 @@ def _explained(
         num_splits=recipe.num_splits,
         tiles=recipe.tiles,
         work=work_of(problem, call),
+        function=None if problem.idle else explain_function(call, problem, choice.config),
         backward=explain_backward(call, problem, views, backward, setting) if trained else None,
     )
 

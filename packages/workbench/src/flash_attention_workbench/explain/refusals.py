@@ -47,6 +47,8 @@ def refusals_of(
 def _why_not(
     family: AnyFamily, choice: Choice, problem: Problem, views: Sequence[TensorView]
 ) -> str:
+    if why := family.refusal(problem, views):
+        return why
     config = family.heuristic(problem, choice.setting.arch)
     if isinstance(config, str):
         return config

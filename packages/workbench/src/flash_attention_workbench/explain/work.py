@@ -25,7 +25,9 @@ class Work:
 
     flop: int
     num_bytes: int
-    exact: bool  # False if lengths cannot be read, and every sequence counts as the longest
+    # False if lengths cannot be read, and every sequence counts as the longest, or if a function
+    # masks, and every score counts that it may show.
+    exact: bool
 
     @property
     def intensity(self) -> float:
@@ -48,7 +50,8 @@ def work_of(problem: Problem, call: Call) -> Work:
     num_bytes = problem.d_head * rows * problem.dtype.itemsize
     num_bytes += of_key * problem.heads_k * sum(keys) * (problem.kv_dtype or problem.dtype).itemsize
     num_bytes += problem.d_v * rows * problem.output_dtype.itemsize
-    return Work(columns * problem.heads * seen, num_bytes, exact)
+    counted = exact and not problem.has_mask_function
+    return Work(columns * problem.heads * seen, num_bytes, counted)
 
 
 def _lengths(cu_seqlens: Tensor | None, length: int, batch: int) -> list[int]:
