@@ -30,6 +30,8 @@ MODULES = (
     ".distributed",
     ".kernel_configs",
     ".ladder",
+    ".masks",
+    ".scores",
     ".testing",
 )
 PACKAGES = (flash_attention.__name__, ptx_emulator.__name__)

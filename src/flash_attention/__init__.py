@@ -8,6 +8,7 @@ from flash_attention.attention import attention
 from flash_attention.backward import backward, backward_timed
 from flash_attention.call.backward_call import Gradients
 from flash_attention.call.dtype import DType
+from flash_attention.call.function import Function
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.dropout import dropout_mask
@@ -33,6 +34,7 @@ from flash_attention.version import DISTRIBUTION, VERSION
 from flash_attention.warm_up import warm_up
 
 if TYPE_CHECKING:
+    from flash_attention import masks, scores
     from flash_attention.launch.emulate import emulate
     from flash_attention.launch.emulation import Emulation
 
@@ -46,6 +48,7 @@ __all__ = [
     "Explanation",
     "FlashAttentionError",
     "FlashForwardKernelConfig",
+    "Function",
     "Gradients",
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
@@ -69,8 +72,10 @@ __all__ = [
     "forward_kernels",
     "forward_timed",
     "load_table",
+    "masks",
     "merge",
     "save_table",
+    "scores",
     "tune",
     "tuning",
     "use_table",
@@ -78,6 +83,7 @@ __all__ = [
 ]
 
 _WORKBENCH = "flash_attention_workbench"
+_MODULES = ("masks", "scores")
 _LOADED_WHEN_NAMED = {
     "Emulation": "flash_attention.launch.emulation",
     "emulate": "flash_attention.launch.emulate",
@@ -110,6 +116,8 @@ def loaded_when_named(module: str, name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in _LOADED_WHEN_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return loaded_when_named(_LOADED_WHEN_NAMED[name], name)

@@ -17,7 +17,7 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
-from flash_attention.call.function import Function, check_captured
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_dropout_p, check_options, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -111,32 +111,28 @@ def attention(
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
       If d or d_v is no multiple of 8 (16 if v has 8 bits), padded copies are used.
-    - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
-      keys up to that one. With `window` (left, right) it sees the keys from left before that one to
-      right after it, both included. None and -1 mean no limit.
+    - `causal`: query i sees the keys up to i + seq_k - seq_q. `window` (left, right): from left
+      keys before that one to right after it, both included; None and -1 mean no limit.
     - `softmax_scale`: by default 1 / sqrt(d). `softcap`: score s becomes softcap tanh(s / softcap).
+    - `score`: f(score, batch, head, query, key), the new score. `mask`: g(batch, head, query, key),
+      whether the query sees the key. `function`: a `Function` of both, which spares their tracing.
     - `dropout_p`: drop weights at random. `rng_state`: the seed and offset of `dropout_mask`.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
-    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
-      q, or of k and v, and the end of the last. The tensors are then (total, heads, d).
-    - `max_seqlen_q`, `max_seqlen_k`: the longest packed sequence; of pages, the most keys if known.
-    - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
-    - `block_table`: int32 (batch, n), for a paged KV cache, whose k and v are (pages, page_size,
-      heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
-    - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k) or (1,), the factors of q, k
-      and v of torch.float8_e4m3fn (on Hopper, not differentiable). q may also have 16 bits, without
-      a factor. Those of k and v may be (batch, heads_k, n), one for every 128 keys of a sequence.
-      The output has the dtype of q, or is bfloat16. If all have 8 bits, v.stride(1) may be 1.
-    - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
+    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence, and
+      the end of the last; tensors are (total, heads, d). `max_seqlen_q`, `max_seqlen_k`: the
+      longest sequence; of pages, the most keys if known. `seqused_k`: int32 (batch,), used keys.
+    - `block_table`: int32 (batch, n), pages in order; k, v are (pages, page_size, heads_k, d).
+    - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k), (1,), or of k and v (batch,
+      heads_k, n) for every 128 keys: the factors of float8_e4m3fn (on Hopper, not differentiable).
+      q may have 16 bits and none. The output is bfloat16 or as q. v.stride(1) may be 1 with 8 bits.
+    - `validate`: check values of lengths, pages, factors and a function's reads, and wait for them.
     - `split_keys`: the keys of a KV split. `batch_invariant`: a row's bits depend on no other row.
     - `config`, `backward_config`: as in `forward`, `backward`. Without, torch computes on the CPU.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
 
-    Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
-    lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
-    if q is packed. With `return_max` the largest score of each head follows, scaled and before the
-    softcap: float32 (heads,). A query that sees no key has output 0 and lse -inf or its sink.
-    Raises UnsupportedError for what no kernel supports, and what `forward` raises.
+    Returns `out` or a new tensor; with `return_lse` the log-sum-exp of rows too, float32 (batch,
+    heads, seq_q) or (heads, total); with `return_max` the largest score of heads before softcap,
+    float32. A query without keys has output 0, lse -inf or its sink. Raises what `forward` raises.
     """
     if score is not None or mask is not None:
         keywords = _with_function(score, mask, keywords)
@@ -145,8 +141,6 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if isinstance(call.function, Function):
-        check_captured(call.function)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:
@@ -253,6 +247,9 @@ def read_arguments(
     """Read the arguments of a function that takes the same ones as `attention`."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
+    score, mask = own.pop("score", None), own.pop("mask", None)
+    if score is not None or mask is not None:
+        own = _with_function(score, mask, own)
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))

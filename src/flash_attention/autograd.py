@@ -68,8 +68,9 @@ def run_recorded(
     plan = known_plan(call, config, with_lse=True)
     if plan is None:
         return None
-    if not plan.model.is_differentiable:
-        check_differentiable(call)  # which follows from the model's key, whatever the lengths
+    if not plan.model.is_differentiable or call.function is not None:
+        # This follows from the model's key, whatever the lengths, but for captured tensors.
+        check_differentiable(call)
         plan.model.is_differentiable = True
     q, k, v, _, sinks = call[:5]
     return _record(q, k, v, sinks, (call, plan, None, validate, backward))

@@ -30,9 +30,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import DESCALES, Call
-from flash_attention.call.checks import check_call, check_dense
+from flash_attention.call.checks import check_call, check_dense, check_operands
 from flash_attention.call.lengths import check_lengths, count_pairs
-from flash_attention.call.options import SIZES, check_options, check_switch
+from flash_attention.call.options import check_options, check_switch
 from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse, results
 from flash_attention.call.tensors import (
     MAX_ROWS,
@@ -319,10 +319,7 @@ def traced(
     if not _is_compiling():  # torch.compile does not follow these
         check_options(call)
         check_switch("validate", validate)
-    for name, tensor in zip("qkv", call[:3], strict=True):
-        check_dense(name, tensor)
-    for name, tensor in call.extras().items():
-        check_dense(name, tensor, (SIZES[name],))
+    check_operands(call)
     if validate:
         _validate(call, config)
     if out is not None:

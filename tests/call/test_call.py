@@ -15,6 +15,7 @@ from torch import Tensor
 from flash_attention import (
     DType,
     FlashForwardKernelConfig,
+    Function,
     attention,
     backward,
     backward_timed,
@@ -23,6 +24,7 @@ from flash_attention import (
     explain,
     forward,
     forward_timed,
+    masks,
 )
 from flash_attention.call.call import (
     BACKWARD_KEYWORDS,
@@ -50,6 +52,7 @@ OTHER_OPTIONS: dict[str, Any] = {
     "max_seqlen_k": 4,
     "split_keys": 64,
     "batch_invariant": True,
+    "function": Function(mask=masks.causal()),
     "return_max": True,
     "return_lse": True,
 }
@@ -197,7 +200,7 @@ def test_every_function_shows_the_same_keywords() -> None:
         assert inspect.Parameter.VAR_KEYWORD not in {each.kind for each in shown.values()}
     shown = inspect.signature(attention).parameters
     assert shown["window"].annotation == "Window | None"
-    own = ["out", "config", "backward_config", "deterministic", "validate"]
+    own = ["out", "score", "mask", "config", "backward_config", "deterministic", "validate"]
     assert list(shown) == ["q", "k", "v", *own, *KEYWORDS]
     for gradients in (backward, backward_timed):
         assert set(inspect.signature(gradients).parameters) >= set(BACKWARD_KEYWORDS)

@@ -103,6 +103,7 @@ class Call(NamedTuple):
                 or (out is not None and out.requires_grad)
                 or (sinks is not None and sinks.requires_grad)
                 or (self.k_descale is not None and self._descales_need_grad())
+                or (self.function is not None and self.function.needs_grad())
             )
         except AttributeError:  # of something that is no tensor, which the checks refuse
             return False
@@ -273,6 +274,10 @@ INSTEAD = {
     "num_splits": "pass split_keys, how many keys a split has, or batch_invariant=True for results"
     " that do not depend on the rest of the batch",
     "dropout_p": "this function has no dropout; leave it out",
+    **dict.fromkeys(
+        ("score", "mask"), "pass function=flash_attention.Function(score=f, mask=g) instead"
+    ),
+    "function": "score and mask functions are not supported here; leave it out",
     "return_max": "this function returns no maxima; leave it out",
     "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
     " scaled_dot_product_attention with the bias as attn_mask",

@@ -31,6 +31,19 @@ def check_dense(name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> None
         )
 
 
+def check_operands(call: Call) -> None:
+    """Check that operators take what a call has. Its tensors may have no memory."""
+    if call.function is not None:
+        raise UnsupportedError(
+            "a score or mask function is given, and torch.compile, torch.func.vmap and tensors"
+            " without memory are not supported with one; call attention outside of them"
+        )
+    for name, tensor in zip("qkv", call[:3], strict=True):
+        check_dense(name, tensor)
+    for name, tensor in call.extras().items():
+        check_dense(name, tensor, (options.SIZES[name],))
+
+
 def check_meaning(call: Call) -> None:
     """Check a call for kernels and for torch, without reading values."""
     options.check_options(call)

@@ -51,6 +51,15 @@ class Function:
         """A short name of the program."""
         return digest_of(self.program)
 
+    def needs_grad(self) -> bool:
+        """Whether a captured tensor requires grad."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+    @cached_property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The devices of the captured tensors."""
+        return tuple(tensor.device for tensor in self.tensors)
+
     @cached_property
     def bounds_bytes(self) -> int:
         """The memory that the planning of blocks needs for bounds of captured tensors."""
@@ -59,7 +68,8 @@ class Function:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Function):
             return NotImplemented
-        return self.program == other.program and self.bounds_bytes == other.bounds_bytes
+        same = self.program == other.program and self.devices == other.devices
+        return same and self.bounds_bytes == other.bounds_bytes
 
     def __hash__(self) -> int:
         return hash(self.program)
@@ -71,19 +81,6 @@ class Function:
 def digest_of(program: Program) -> str:
     """Return a short name of a program."""
     return hashlib.sha256(program.text.encode()).hexdigest()[:12]
-
-
-def check_captured(function: Function) -> None:
-    """Check that autograd expects no gradient of a captured tensor."""
-    if not torch.is_grad_enabled():
-        return
-    for slot, tensor in enumerate(function.tensors):
-        if tensor.requires_grad:
-            raise UnsupportedError(
-                f"captured tensor {slot} of the score or mask function, of shape"
-                f" {tuple(tensor.shape)}, requires grad, and there are no gradients of captured"
-                " tensors; capture tensor.detach(), or call under torch.no_grad()"
-            )
 
 
 def check_function(function: object, q: Tensor) -> None:

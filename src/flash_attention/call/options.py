@@ -42,6 +42,7 @@ def check_options(call: Call) -> None:
     check_switch("return_lse", call.return_lse)
     check_batch_invariant(call)
     check_function(call.function, call.q)
+    check_beside_function(call)
     check_return_max(call)
 
 
@@ -155,6 +156,16 @@ def check_batch_invariant(call: Call) -> None:
             f"batch_invariant is given with split_keys={call.split_keys}, and kernels whose rows do"
             " not depend on each other do not split keys; leave one of them out"
         )
+
+
+def check_beside_function(call: Call) -> None:
+    """Check that a score or mask function has none of the options of kernels without one."""
+    for name in ("batch_invariant", "split_keys"):
+        if call.function is not None and getattr(call, name):
+            raise UnsupportedError(
+                f"{name} is given, and so is a score or mask function, which kernels with {name}"
+                " do not have; leave one of them out"
+            )
 
 
 def check_return_max(call: Call) -> None:

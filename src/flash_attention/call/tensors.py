@@ -189,6 +189,11 @@ def check_recordable(call: Call) -> None:
     check_16_bit(call)
     check_not_paged(call)
     check_no_tangent(call)
+    if call.function is not None and call.function.needs_grad():
+        raise UnsupportedError(
+            "a captured tensor of the score or mask function requires grad, and there are no"
+            " gradients of captured tensors; detach it, or call under torch.no_grad()"
+        )
 
 
 def check_16_bit(call: Call) -> None:

@@ -31,6 +31,7 @@ from flash_attention.launch.preparation import (
     Outputs,
     Preparation,
 )
+from flash_attention.reference.formula import check_reads
 
 
 class Plan:
@@ -151,7 +152,7 @@ class Plan:
         if validate is not False:
             check_switch("validate", validate)
             if validate and not isinstance(call, BackwardCall):
-                check_lengths(self.problem, call)
+                self._validate(call)
         if self.device_index == CPU or self.idle or profiler._is_profiler_enabled:
             return self._run_uncommon(call)
         preparation, sized = self.preparation, self.sized
@@ -159,6 +160,10 @@ class Plan:
         self.launcher.launch(arguments, sized)
         preparation.spare.append(arguments)
         return result
+
+    def _validate(self, call: Call) -> None:
+        check_lengths(self.problem, call)
+        check_reads(call)
 
     def _run_uncommon(self, call: Call | BackwardCall) -> Any:
         """Run a call that is emulated or profiled, or that needs no kernel."""
@@ -183,7 +188,7 @@ class Plan:
         """Raise what `run` raises for a call with the plan's key before it computes anything."""
         check_switch("validate", validate)
         if validate:
-            check_lengths(self.problem, call)
+            self._validate(call)
         self.preparation.spare.append(self.bind(call))
 
     @overload

@@ -64,11 +64,25 @@ def max_scores(call: Call, precision: torch.dtype) -> Tensor:
     call = dequantised(without_pages(call), precision)._replace(softcap=0.0, sinks=None)
     formula = Formula.of(call, precision)
     largest = new_maxima((call.q.shape[-2],), call.q.device, precision)
-    for queries, keys in zip(formula.of_queries(call.q), formula.of_keys(call.k)):  # noqa: B905
-        for part in formula.parts(queries, keys):
+    sequences = zip(formula.of_queries(call.q), formula.of_keys(call.k))  # noqa: B905
+    for index, (queries, keys) in enumerate(sequences):
+        for part in formula.parts(queries, keys, index):
             scores = part.scores.nan_to_num(-math.inf, math.inf, -math.inf)
             largest[part.heads] = largest[part.heads].maximum(scores.amax((1, 2)))
     return largest
+
+
+def check_reads(call: Call) -> None:
+    """Raise IndexError if the function of a call reads a captured tensor out of bounds. This waits
+    for the tensors' device, and takes the time of computing all scores."""
+    if call.function is None or not call.function.tensors:
+        return
+    formula = Formula.of(call, torch.float32)
+    sequences = zip(formula.of_queries(call.q), formula.of_keys(call.k))  # noqa: B905
+    with torch.no_grad():
+        for index, (queries, keys) in enumerate(sequences):
+            for _ in formula.parts(queries, keys, index):
+                pass
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ __device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& arg
 }
 
 template <class Config>
-__device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args, const void* smem) {
+__device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
+                                         const void* smem) {
   using Smem = SharedMemory<Config>;
   static_assert(check_slots<Config>());
   static_assert(

@@ -29,7 +29,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
       : ScoreChange<Config>(args), maps_(maps), query_side_(args), dropping_(args) {}
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     while (take_tile<Config>(tile_, steps_, block_)) {
       query_side_.begin_tile(mail());
       dropping_.begin_tile(mail());

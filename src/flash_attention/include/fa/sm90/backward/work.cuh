@@ -117,14 +117,12 @@ enum class Word : int {
 };
 
 inline constexpr int kNoMoreTiles = -1;
-
 inline constexpr int kMailboxes = 2;
 
 // The number of tiles that a CTA has begun. Tiles alternate between the mailboxes, and all of them have
 // K and V in the same buffers.
 struct TileCount {
   u32 tiles = 0;
-
   __device__ void advance() { ++tiles; }
   __device__ int mailbox() const { return tiles % kMailboxes; }
   // Of the phases of the barriers of this tile's mailbox, and of those of K and V.

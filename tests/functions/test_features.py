@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function beside every other feature of kernels, against float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention import Function, masks, scores
+from flash_attention.call.backward_call import Wanted
+from flash_attention.launch.emulation import Settings
+from ptx_emulator import SCHEDULES
+from tests.devices import HOPPER_DEVICES, on_devices
+from tests.functions.cases import FORWARD, Run
+
+pytestmark = pytest.mark.slow
+
+HEADS = 4
+IDS = torch.arange(400, dtype=torch.int32) // 45
+SLOPES = torch.tensor([0.3, 0.1, -0.05, 0.0])
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
+
+
+def biased_documents(device: str) -> Function:
+    """A score function and a mask function, with captured tensors and whole empty blocks."""
+    slopes, ids = SLOPES.to(device), IDS.to(device)
+    return Function(
+        lambda score, batch, head, query, key: score * 0.75 - slopes[head] * abs(query - key),
+        masks.documents(ids) | (lambda batch, head, query, key: key < 5),
+    )
+
+
+def of_heads_and_batches(device: str) -> Function:
+    """A mask that differs from head to head and from batch to batch."""
+    reach = torch.tensor([[40, 9, 90, 0], [3, 70, 20, 130]], device=device)
+    return Function(mask=lambda batch, head, query, key: abs(query - key) <= reach[batch, head])
+
+
+GROUPED: dict[str, Any] = {"heads": (HEADS, 2)}
+FEATURES: dict[str, dict[str, Any]] = {
+    "grouped heads": GROUPED | {"batch": 2},
+    "more queries than keys": GROUPED | {"q_lengths": 140, "k_lengths": 70},
+    "one query": GROUPED | {"q_lengths": 1, "k_lengths": 300},
+    "packed, with empty sequences": GROUPED
+    | {"q_lengths": (70, 0, 130, 3, 5), "k_lengths": (70, 40, 150, 0, 8)},
+    "packed keys of other lengths": GROUPED | {"q_lengths": (100, 20), "k_lengths": (30, 200)},
+    "used keys": GROUPED | {"q_lengths": 60, "k_lengths": 200, "batch": 2, "used": (150, 61)},
+    "causal": GROUPED | {"causal": True},
+    "window": GROUPED | {"window": (50, 20)},
+    "softcap": GROUPED | {"softcap": 2.0},
+    "sinks": GROUPED | {"sinks": SINKS, "wanted": Wanted(dsinks=True)},
+    "dropout": GROUPED | {"dropout_p": 0.3, "rng_state": torch.tensor([5, 9])},
+    "all of them": GROUPED
+    | {
+        "q_lengths": (70, 0, 130),
+        "k_lengths": (90, 40, 150),
+        "causal": True,
+        "softcap": 3.0,
+        "sinks": SINKS,
+        "wanted": Wanted(dsinks=True),
+    },
+    "deterministic": GROUPED | {"deterministic": True},
+}
+
+
+@pytest.mark.parametrize(("name", "device"), on_devices(FEATURES))
+def test_a_function_is_right_beside(name: str, device: str) -> None:
+    run = Run(biased_documents, device, FEATURES[name])
+    run.check_forward()
+    if name == "deterministic":
+        run = Run(biased_documents, device, FEATURES[name], backward=None)
+    run.check_backward()
+
+
+@pytest.mark.parametrize(("d", "device"), on_devices((80, 128, 160, 256)))
+def test_head_dimensions_are_right(d: int, device: str) -> None:
+    problem = GROUPED | {"d": (d, d)}
+    Run(biased_documents, device, problem, FORWARD.format(d), backward=None).check()
+
+
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+def test_kernels_that_attention_chooses_are_right(device: str) -> None:
+    problem = GROUPED | {"q_lengths": 300, "k_lengths": 300}
+    Run(biased_documents, device, problem, forward=None, backward=None).check()
+
+
+@pytest.mark.parametrize(("heads", "device"), on_devices((HEADS, 2)))
+def test_masks_of_heads_and_batches_are_right(heads: int, device: str) -> None:
+    problem = {"heads": (HEADS, heads), "batch": 2}
+    Run(of_heads_and_batches, device, problem).check()
+
+
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+def test_lists_of_many_blocks_are_right(device: str) -> None:
+    """A warp finds 32 blocks of a list at a time; these tiles have up to 47."""
+    problem = {"q_lengths": 70, "k_lengths": 1500, "heads": (2, 2)}
+
+    def make(on: str) -> Function:
+        return Function(mask=lambda batch, head, query, key: (key // 32 % 7 != 3) & (key % 9 != 0))
+
+    Run(make, device, problem).check_forward()
+    turned = {"q_lengths": 2300, "k_lengths": 70, "heads": (1, 1)}
+    Run(lambda on: Function(mask=masks.dilated(129)), device, turned).check_backward()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_of_the_emulator_find_nothing(schedule: str) -> None:
+    run = Run(biased_documents, problem=GROUPED, settings=Settings(schedule=schedule, seed=3))
+    run.check()
+
+
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+@pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
+def test_rows_without_keys_are_zero(with_sinks: bool, device: str) -> None:
+    def make(on: str) -> Function:
+        return Function(
+            scores.softcap(3.0), lambda batch, head, query, key: (query < 40) & (query >= key)
+        )
+
+    problem = GROUPED | ({"sinks": SINKS} if with_sinks else {})
+    run = Run(make, device, problem)
+    output, lse = run.check_forward()
+    assert torch.equal(output[:, 40:], torch.zeros_like(output[:, 40:]))
+    expected = SINKS if with_sinks else torch.full((HEADS,), -math.inf)
+    assert torch.equal(lse[0, :, 40:].cpu(), expected[:, None].expand(HEADS, 60))
+    gradients = run.check_backward()
+    assert gradients.dq is not None
+    assert gradients.dk is not None
+    assert gradients.dv is not None
+    assert torch.equal(gradients.dq[:, 40:], torch.zeros_like(gradients.dq[:, 40:]))
+    for gradient in (gradients.dk, gradients.dv):
+        assert torch.equal(gradient[:, 40:], torch.zeros_like(gradient[:, 40:]))
