@@ -38,7 +38,11 @@ from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.features import feature_bindings, resolve
+from flash_attention.families.sm90.backward.features import (
+    Sm90BackwardFeatures,
+    feature_bindings,
+    resolve,
+)
 from flash_attention.families.sm90.backward.head_splits import head_splits
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
@@ -117,13 +121,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
-        features = replace(
-            resolve(problem.features),
-            splits_heads=splits > 1,
-            listed=lists is not None,
-            skips_dk=not problem.wanted.dk,
-            skips_dv=not problem.wanted.dv,
-        )
+        features = _features(problem, splits, lists)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
@@ -148,17 +146,15 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             steps.append(
                 add_splits_step(problem, target, sum_columns=config.d_head, order=SUM_ORDER)
             )
-        workspace = {"ds": work.workspace_bytes} if stores_ds else {}
+        kept_columns = config.d_head if turns else columns
         own = not stores_ds and problem.per_batch and problem.program is None
         return Recipe(
             features,
             (*steps, *sink_steps(problem, target)),
             arguments,
             scratch={
-                **stat_scratch(
-                    problem, sum_columns=config.d_head if turns else columns, orders_dq=turns
-                ),
-                **workspace,
+                **stat_scratch(problem, sum_columns=kept_columns, orders_dq=turns),
+                **({"ds": work.workspace_bytes} if stores_ds else {}),
                 **split_scratch(problem, config.d_head, splits),
                 **({} if lists is None else lists.scratch),
             },
@@ -223,6 +219,16 @@ def _resizing(
         )
 
     return resize
+
+
+def _features(problem: BackwardProblem, splits: int, lists: Lists | None) -> Sm90BackwardFeatures:
+    return replace(
+        resolve(problem.features),
+        splits_heads=splits > 1,
+        listed=lists is not None,
+        skips_dk=not problem.wanted.dk,
+        skips_dv=not problem.wanted.dv,
+    )
 
 
 def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> Lists | None:
