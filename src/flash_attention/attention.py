@@ -17,7 +17,7 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
-from flash_attention.call.function import Function, check_captured
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_dropout_p, check_options, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -28,6 +28,7 @@ from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 from flash_attention.program.trace import MaskFunction, ScoreFunction
+from flash_attention.program.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -141,8 +142,6 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if isinstance(call.function, Function):
-        check_captured(call.function)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:
@@ -198,6 +197,9 @@ def _attention_slow_path(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Outputs:
     """Run a call that no plan is known of, or that torch traces, transforms or records."""
+    if call.function is not None and torch.compiler.is_dynamo_compiling():
+        found: Outputs = uncompiled(_attention_slow_path, call, config, validate, backward)
+        return found
     if call.window is not None:
         call = call.with_whole_window()
     q, k, v = call[:3]
