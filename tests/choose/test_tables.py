@@ -241,9 +241,8 @@ def test_a_near_entry_serves_gradients_of_its_kind() -> None:
     [
         (dense_backward(4096, deterministic=True), ADDED, "the kernel config adds dq up in any"),
         (dense_backward(4096, wanted=Wanted(dq=False)), STORED, "dq is not wanted, and the kern"),
-        (dense_backward(4096, wanted=Wanted(dk=False)), STORED, "compute dk and dv together"),
     ],
-    ids=["deterministic", "without dq", "without dk"],
+    ids=["deterministic", "without dq"],
 )
 def test_an_entry_that_does_not_compute_what_is_asked_is_skipped_with_a_note(
     problem: DenseBackwardProblem,

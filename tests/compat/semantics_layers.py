@@ -36,8 +36,14 @@ PASSES = (
         ("test_the_state_of_dropout_goes_from_pass_to_pass",),
     ),
     Row(
-        "alibi_slopes, return_softmax, leftpad_k, zero_tensors",
-        "biases, the pattern of dropout, left padding of pages, and zeros in outputs first",
+        "alibi_slopes",
+        "a bias by distance",
+        EQUAL,
+        ("test_biases_in_both_passes",),
+    ),
+    Row(
+        "return_softmax, leftpad_k, zero_tensors",
+        "the pattern of dropout, left padding of pages, and zeros in outputs first",
         "only None and False; other values raise",
         (REFUSED,),
     ),

@@ -26,7 +26,7 @@ Q, K, V = generate_qkv(2, 6, 2, 16, torch.float32)
 QKV = torch.stack((Q, K, V), dim=2)
 BOUNDS = cu_seqlens((2, 4))
 PACKED = (Q[0], K[0], V[0], BOUNDS, BOUNDS, 4, 4)
-SLOPES, TABLE = torch.ones(2), torch.zeros(2, 1, dtype=torch.int32)
+TABLE = torch.zeros(2, 1, dtype=torch.int32)
 IDX = torch.zeros(2, dtype=torch.int32)
 
 
@@ -37,12 +37,6 @@ WITHOUT_A_CACHE: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
     (flash_attn_varlen_func, PACKED),
     (flash_attn_varlen_qkvpacked_func, (QKV[0], BOUNDS, 4)),
 )
-
-
-def test_biases_are_refused_by_every_function() -> None:
-    for function, args in WITHOUT_A_CACHE:
-        with pytest.raises(UnsupportedError, match=r"alibi_slopes is given.*pass None"):
-            function(*args, alibi_slopes=SLOPES)
 
 
 def test_dropout_follows_from_the_generator_in_every_function() -> None:
@@ -97,11 +91,6 @@ def test_rotary_embeddings_fit_the_new_keys(option: dict[str, Any], message: str
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_with_kvcache(Q, cache, V.clone(), **{**NEW, **option})
     assert torch.equal(cache, K)
-
-
-def test_biases_are_refused_with_a_cache_too() -> None:
-    with pytest.raises(UnsupportedError, match="alibi_slopes is given"):
-        flash_attn_with_kvcache(Q, K, V, alibi_slopes=SLOPES)
 
 
 @pytest.mark.parametrize("splits", [-1, 2.0, None, True])

@@ -254,8 +254,8 @@ def test_what_is_not_supported_is_refused_before_anything_is_written() -> None:
     rest = (SCALE, False, -1, -1, 0.0)
     out, lse, *_ = flash_attn_forward(q, k, v, 0.0, *rest, None, False)
     refused("dropout_p is 1.0", flash_attn_forward, q, k, v, 1.0, *rest, None, False)
-    slopes = torch.ones(HEADS)
-    refused("alibi_slopes", flash_attn_forward, q, k, v, 0.0, *rest, slopes, False)
+    slopes = torch.ones(HEADS + 1)
+    refused("alibi_slopes has shape", flash_attn_forward, q, k, v, 0.0, *rest, slopes, False)
     refused("return_softmax is True", flash_attn_forward, q, k, v, 0.0, *rest, None, True)
     rooms = [torch.full_like(t, 7.0) for t in (q, k, v)]
     tensors = (dout, q, k, v, out, lse)

@@ -67,9 +67,9 @@ def test_tensors_without_a_batch() -> None:
     close(scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v))
 
 
-MASK = torch.ones(6, 6, dtype=torch.bool).tril()
+LEARNED = torch.zeros(6, 6).requires_grad_()
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"attn_mask": MASK}, r"attn_mask is given.*is_causal=True"),
+    ({"attn_mask": LEARNED}, r"attn_mask requires grad.*pass attn_mask\.detach"),
     ({"dropout_p": 1.0}, r"dropout_p is 1\.0; allowed are numbers from 0\.0"),
 ]
 
@@ -125,7 +125,7 @@ def test_other_calls_go_to_torch_and_say_why(options: dict[str, Any], message: s
     assert routed.here == 0
     ((reason, count),) = routed.to_torch.items()
     assert count == 1
-    assert reason.startswith("attn_mask is given")
+    assert reason.startswith("attn_mask requires grad")
     with route_sdpa(strict=True), pytest.raises(UnsupportedError, match=message):
         F.scaled_dot_product_attention(q, k, v, **options)
 
@@ -175,11 +175,11 @@ def test_blocks_nest_and_the_innermost_decides() -> None:
     with route_sdpa(strict=True) as outer:
         F.scaled_dot_product_attention(q, k, v)
         with route_sdpa() as inner:
-            F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+            F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
             F.scaled_dot_product_attention(q, k, v)
         F.scaled_dot_product_attention(q, k, v)
         with pytest.raises(UnsupportedError):
-            F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+            F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
     assert (inner.here, inner.to_torch.total()) == (1, 1)
     assert (outer.here, outer.to_torch.total()) == (2, 0)
 
@@ -352,15 +352,15 @@ def test_attention_itself_is_not_cast() -> None:
 
 def test_sdpa_kernel_lists_this_package_among_the_backends(calls: list[Tensor]) -> None:
     q, k, v = tensors()
-    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
     with sdpa_kernel([BACKEND, SDPBackend.MATH]) as routed:
         F.scaled_dot_product_attention(q, k, v)
-        close(F.scaled_dot_product_attention(q, k, v, attn_mask=MASK), wanted)
+        close(F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED), wanted)
         assert not torch.backends.cuda.flash_sdp_enabled()
     assert (routed.here, routed.to_torch.total(), len(calls)) == (1, 1, 1)
     assert torch.backends.cuda.flash_sdp_enabled()
-    with sdpa_kernel(BACKEND), pytest.raises(UnsupportedError, match="attn_mask is given"):
-        F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+    with sdpa_kernel(BACKEND), pytest.raises(UnsupportedError, match="attn_mask requires grad"):
+        F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
     with sdpa_kernel(SDPBackend.MATH) as routed:
         F.scaled_dot_product_attention(q, k, v)
     assert (routed.here, len(calls)) == (0, 1)

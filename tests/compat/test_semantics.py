@@ -21,6 +21,7 @@ from flash_attention.compat import (
 )
 from tests.compat import (
     test_8_bit_cache,
+    test_alibi,
     test_bert_padding,
     test_flash_attn,
     test_flash_attn_3,
@@ -38,6 +39,7 @@ from tests.compat.semantics import TABLES, block, modules_block
 DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
 MODULES = (
     test_8_bit_cache,
+    test_alibi,
     test_bert_padding,
     test_flash_attn,
     test_flash_attn_3,

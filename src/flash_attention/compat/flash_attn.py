@@ -9,9 +9,11 @@ the backward pass gives the same bits in every run; the forward pass always does
 no gradient (of caches, pages and 8-bit tensors) are computed if a tensor requires grad, too, and a
 backward pass through them raises UnsupportedError.
 
-There are three differences from flash-attn. ALiBi has no kernel and raises UnsupportedError.
-Dropout draws other numbers: `flash_attention.dropout_mask` says which weights it keeps. The
-softmax_lse of a query that sees no key is -inf, where flash-attn stores +inf. In addition,
+There are three differences from flash-attn. Dropout draws other numbers:
+`flash_attention.dropout_mask` says which weights it keeps. The softmax_lse of a query that sees no
+key is -inf, where flash-attn stores +inf. Biases of `alibi_slopes` are always those of the
+distance, where flash-attn's causal kernels shift those of a row by one number, which changes its
+softmax_lse alone; on a GPU they need Hopper, and no kernel has them for pages. In addition,
 softmax_lse is differentiable, v may have another head dimension than q and k, a page of a paged KV
 cache may have any number of keys, and a cache may have pages, an index and left padding together.
 docs/flash_attn_semantics.md describes every parameter.
@@ -33,6 +35,7 @@ from flash_attention.call.call import Call, Keywords, Window, whole_window
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_window
 from flash_attention.compat import values
+from flash_attention.compat.alibi import biases
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_no_gradient
 from flash_attention.compat.kv_cache import Cache
@@ -77,9 +80,9 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (batch,
     heads, seq_q).
     """
-    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap, dropout_p)
+    options |= biases(alibi_slopes, q, k, options)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
@@ -142,11 +145,11 @@ def flash_attn_varlen_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (heads,
     total_q).
     """
-    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_varlen_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap, dropout_p)
     lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     options |= packed_options(k, *lengths, block_table)
+    options |= biases(alibi_slopes, q, k, options)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
@@ -214,12 +217,14 @@ def flash_attn_with_kvcache(
     of the longest sequence that fits the cache into n splits or fewer. The results have no
     gradient. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
-    refuse_alibi(alibi_slopes)
     _refuse_8_bits("flash_attn_with_kvcache", q=q, k_cache=k_cache, v_cache=v_cache)
     check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
+    if alibi_slopes is not None:
+        options |= biases(alibi_slopes, q, None, options)
+        cache_seqlens = cache.max_keys if cache_seqlens is None else cache_seqlens
     rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, options)
     attended = cache.attended(q, k, v, cache_seqlens, rotary, options)
     out, lse = attend(*attended, options, return_softmax_lse)
@@ -322,15 +327,6 @@ def whole(length: int | None) -> int | None:
         return operator.index(length)
     except TypeError:
         return length
-
-
-def refuse_alibi(alibi_slopes: Tensor | None) -> None:
-    """Raise UnsupportedError for biases, which there are no kernels for."""
-    if alibi_slopes is not None:
-        raise UnsupportedError(
-            "alibi_slopes is given, and biases of the scores are not supported here; pass None, or"
-            " call torch's scaled_dot_product_attention with the bias as attn_mask"
-        )
 
 
 def _refuse_8_bits(function: str, **tensors: Tensor) -> None:

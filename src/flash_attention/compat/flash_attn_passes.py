@@ -17,12 +17,12 @@ from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_switch
+from flash_attention.compat.alibi import biases
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
     packed_options,
-    refuse_alibi,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.readable import backward_call_of
@@ -56,9 +56,10 @@ def flash_attn_forward(
     return_softmax: bool,
 ) -> Results:
     """Compute attention of (batch, seq, heads, d) tensors. softmax_lse is (batch, heads, seq_q)."""
-    _refuse("flash_attn_forward", alibi_slopes, return_softmax, q=q, k=k, v=v)
+    _refuse("flash_attn_forward", return_softmax, q=q, k=k, v=v)
     window = (window_size_left, window_size_right)
-    return _results(q, k, v, options_of(softmax_scale, causal, window, softcap, dropout_p))
+    options = options_of(softmax_scale, causal, window, softcap, dropout_p)
+    return _results(q, k, v, options | biases(alibi_slopes, q, k, options))
 
 
 def flash_attn_varlen_forward(
@@ -87,7 +88,7 @@ def flash_attn_varlen_forward(
     `seqused_k`, int32 (batch,), are the numbers of keys that are used. With `block_table` k and v
     are a paged KV cache.
     """
-    _refuse("flash_attn_varlen_forward", alibi_slopes, return_softmax, q=q, k=k, v=v)
+    _refuse("flash_attn_varlen_forward", return_softmax, q=q, k=k, v=v)
     if leftpad_k is not None:
         raise UnsupportedError(
             "leftpad_k is given, and packed keys have no padding here; call"
@@ -100,7 +101,7 @@ def flash_attn_varlen_forward(
     options |= packed_options(k, *lengths, block_table)
     if seqused_k is not None:
         options["seqused_k"] = seqused_k
-    return _results(q, k, v, options)
+    return _results(q, k, v, options | biases(alibi_slopes, q, k, options))
 
 
 def flash_attn_backward(
@@ -132,10 +133,10 @@ def flash_attn_backward(
     Returns softmax_d, float32 (batch, heads, rows), the sum of dout out in each row. It is padded
     with zeros to a multiple of 128 rows.
     """
-    _refuse("flash_attn_backward", alibi_slopes, q=q, k=k, v=v)
+    _refuse("flash_attn_backward", q=q, k=k, v=v)
     window = (window_size_left, window_size_right)
     options = options_of(softmax_scale, causal, window, softcap, dropout_p)
-    options |= _state_of(dropout_p, rng_state)
+    options |= _state_of(dropout_p, rng_state) | biases(alibi_slopes, q, k, options)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
     sums = _differentiate(tensors, into, options, deterministic)
     return torch.nn.functional.pad(sums, (0, -sums.shape[-1] % BLOCK))
@@ -170,12 +171,13 @@ def flash_attn_varlen_backward(
 
     Returns softmax_d, float32 (heads, total_q + 128 batch), in which 128 rows follow each sequence.
     """
-    _refuse("flash_attn_varlen_backward", alibi_slopes, q=q, k=k, v=v)
+    _refuse("flash_attn_varlen_backward", q=q, k=k, v=v)
     _refuse_zeros(zero_tensors)
     window = (window_size_left, window_size_right)
     options = options_of(softmax_scale, causal, window, softcap, dropout_p)
     options |= _state_of(dropout_p, rng_state)
     options |= packed_options(k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, None)
+    options |= biases(alibi_slopes, q, k, options)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
     sums = _differentiate(tensors, into, options, deterministic)
     heads, total = sums.shape
@@ -246,11 +248,9 @@ def _check_room(tensors: tuple[Tensor, ...], into: tuple[Tensor | None, ...]) ->
 
 def _refuse(
     function: str,
-    alibi_slopes: Tensor | None,
     return_softmax: bool = False,
     **tensors: Tensor,
 ) -> None:
-    refuse_alibi(alibi_slopes)
     refuse_without_factors(f"_{function}", "flash_attention.attention", **tensors)
     if return_softmax:
         raise UnsupportedError(

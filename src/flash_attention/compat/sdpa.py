@@ -31,6 +31,7 @@ from flash_attention.call.options import check_softmax_scale, check_switch
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DTYPES, has_tangent
 from flash_attention.compat.eight_bits import without_factors
+from flash_attention.compat.mask_tensors import mask_options, mask_refusal
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
@@ -55,11 +56,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Compute torch's function of this name, with the same arguments.
 
-    Under torch.autocast tensors are cast as torch casts them. `attn_mask` may be causal_upper_left
-    or causal_lower_right of torch.nn.attention.bias. A query that such a mask leaves without a key
-    has output 0. Returns the output, which need not be contiguous. It is differentiable once.
-    Raises UnsupportedError for another mask tensor, and for everything that `attention` does not
-    support.
+    Under torch.autocast tensors are cast as torch casts them. `attn_mask` may be a tensor of bools,
+    or of floats that are added to the scores, or causal_upper_left or causal_lower_right of
+    torch.nn.attention.bias. A query that a mask leaves without a key has output 0. Returns the
+    output, which need not be contiguous. It is differentiable once. Raises UnsupportedError for a
+    mask that requires grad, for mask tensors in a compiled function, and for everything that
+    `attention` does not support.
     """
     try:
         tensors = autocast(query, key, value)
@@ -67,13 +69,16 @@ def scaled_dot_product_attention(
             raise UnsupportedError(reason)
         q, k, v = tensors
         ends_last = False
+        options: Keywords = {"softmax_scale": scale, "dropout_p": dropout_p}
         if attn_mask is not None:
             if is_causal:
                 raise UnsupportedError(
-                    "attn_mask is a causal mask, and is_causal is True; pass one of the two"
+                    "attn_mask is given, and is_causal is True; pass one of the two"
                 )
-            is_causal, ends_last = True, _corner_of(attn_mask) == "LOWER_RIGHT"
-        options: Keywords = {"softmax_scale": scale, "dropout_p": dropout_p}
+            if (corner := _corner_of(attn_mask)) is None:
+                options |= mask_options(attn_mask)
+            else:
+                is_causal, ends_last = True, corner == "LOWER_RIGHT"
         if q.ndim == 3:
             return _attend(q[None], k[None], v[None], is_causal, options, ends_last)[0]
         return _attend(q, k, v, is_causal, options, ends_last)
@@ -284,12 +289,6 @@ def no_kernel(
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
     query, key, value = tensors
-    if attn_mask is not None and _corner_of(attn_mask) is None:
-        return (
-            "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
-            " is_causal=True, or causal_lower_right of torch.nn.attention.bias, for padding call"
-            " attention with cu_seqlens or seqused_k"
-        )
     if any(has_tangent(t) for t in tensors):
         return "a tensor has a tangent, and there is no forward-mode derivative here"
     if any(t.is_nested for t in tensors):
@@ -301,7 +300,10 @@ def no_kernel(
             " (heads, seq, d) of all three"
         )
     rows = (query.shape[-2], key.shape[-2])
-    if attn_mask is not None and (attn_mask.seq_len_q, attn_mask.seq_len_kv) != rows:
+    if attn_mask is not None and _corner_of(attn_mask) is None:
+        if why := mask_refusal(attn_mask, query, key):
+            return why
+    elif attn_mask is not None and (attn_mask.seq_len_q, attn_mask.seq_len_kv) != rows:
         return (
             f"attn_mask is a causal mask of {attn_mask.seq_len_q} queries and"
             f" {attn_mask.seq_len_kv} keys, query and key have {rows[0]} and {rows[1]}; make one of"

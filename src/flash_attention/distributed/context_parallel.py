@@ -91,7 +91,12 @@ class _Served(TorchFunctionMode):
         mesh, rows = _placed(query, key, value)
         assert isinstance(query, DTensor)
         local = autocast(*(t.to_local() for t in (query, key, value) if isinstance(t, DTensor)))
-        if reason := no_kernel(local, attn_mask, enable_gqa):
+        if attn_mask is not None:
+            raise UnsupportedError(
+                "attn_mask is given, and there are no masks of shared sequences; for a causal mask"
+                " pass is_causal=True"
+            )
+        if reason := no_kernel(local, None, enable_gqa):
             raise UnsupportedError(reason)
         if dropout_p:
             raise UnsupportedError(

@@ -91,13 +91,12 @@ class Lists:
             **bounds,
         }
 
-    def put(self, args: Any) -> None:
-        """Store the numbers of the lists in the arguments of kernels."""
+    def put(self, args: Any, asserts: str, target: str) -> tuple[Step, ...]:
+        """Store the numbers of the lists in the arguments of kernels, and return the kernels that
+        make the lists. `asserts` are those of the arguments without a function."""
         args.list_stride = self.stride
         args.list_batches, args.list_heads = self.batches, self.heads
-
-    def steps(self, base: type[ctypes.Structure], asserts: str, target: str) -> tuple[Step, ...]:
-        """Return the kernels that make the lists."""
+        base = type(args).__base__
         program = self.problem.program
         assert program is not None
         features = self.problem.features

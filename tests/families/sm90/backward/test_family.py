@@ -149,9 +149,9 @@ def test_without_dq_nothing_follows_the_kernel() -> None:
         ),
         (
             FASTEST,
-            {"wanted": Wanted(dk=False)},
-            "Hopper backward kernels compute dk and dv together; pass a FlashBackwardKernelConfig,"
-            " or leave config out",
+            {"wanted": Wanted(dq=False, dk=False, dv=False, dsinks=True)},
+            "Hopper backward kernels compute dq, dk or dv, and none of them is wanted; pass a"
+            " FlashBackwardKernelConfig, or leave config out",
         ),
         (
             FASTEST,

@@ -123,7 +123,10 @@ def test_heads_whose_tiles_take_turns_side_by_side(
     ("change", "why"),
     [
         ({"d_head": 264}, "Hopper backward kernels have head dimensions up to 256"),
-        ({"wanted": Wanted(dv=False)}, "Hopper backward kernels compute dk and dv together"),
+        (
+            {"wanted": Wanted(dq=False, dk=False, dv=False, dsinks=True)},
+            "Hopper backward kernels compute dq, dk or dv, and none of them is wanted",
+        ),
     ],
 )
 def test_refusals(change: dict[str, Any], why: str) -> None:

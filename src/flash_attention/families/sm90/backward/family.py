@@ -38,7 +38,11 @@ from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.features import feature_bindings, resolve
+from flash_attention.families.sm90.backward.features import (
+    Sm90BackwardFeatures,
+    feature_bindings,
+    resolve,
+)
 from flash_attention.families.sm90.backward.head_splits import head_splits
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
@@ -75,6 +79,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     @kept
     def unit(self, config: HopperBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
+        mapped = maps_of(config, resolved)
         kernel = "split" if config.is_split else "backward"
         call = f"fa::sm90::backward::{kernel}<Config>("
         name = config.kernel_name() + resolved.suffix
@@ -88,12 +93,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             prelude=prelude(resolved.program),
             bounds=f"{config.num_threads}, 1",
             parameters=(
-                *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in maps_of(config)),
+                *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in mapped),
                 parameter(BackwardKernelArgs, resolved.program, PARAMETER),
             ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
-                f"{call}{{{_maps(config)}}},",
+                f"{call}{{{_maps(mapped)}}},",
                 f"{' ' * len(call)}args, smem);",
             ),
         )
@@ -116,18 +121,16 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
-        features = resolve(problem.features)
-        features = replace(features, splits_heads=splits > 1, listed=lists is not None)
+        features = _features(problem, splits, lists)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
-        maps = describe_all(config, named)
-        steps = []
+        maps = describe_all(config, features, named)
+        steps: list[Step] = []
         if lists is not None:
-            lists.put(arguments)
-            steps += lists.steps(BackwardKernelArgs, LAYOUT_ASSERTS, target)
+            steps += lists.put(arguments, LAYOUT_ASSERTS, target)
         steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
@@ -218,6 +221,16 @@ def _resizing(
     return resize
 
 
+def _features(problem: BackwardProblem, splits: int, lists: Lists | None) -> Sm90BackwardFeatures:
+    return replace(
+        resolve(problem.features),
+        splits_heads=splits > 1,
+        listed=lists is not None,
+        skips_dk=not problem.wanted.dk,
+        skips_dv=not problem.wanted.dv,
+    )
+
+
 def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> Lists | None:
     """Return the lists of a problem with a mask function, if kernels of a config have some. Tiles
     that take turns visit every block, and so do those whose heads would have different lists."""
@@ -232,6 +245,8 @@ def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> List
 def _head_splits(
     config: HopperBackwardKernelConfig, problem: BackwardProblem, work: Parts, setting: Setting
 ) -> int:
+    if not (problem.wanted.dk and problem.wanted.dv):
+        return 1  # what adds splits up has both
     return head_splits(problem, config, work, setting.num_sms, setting.workspace_bytes)
 
 
@@ -246,10 +261,12 @@ def _grid(config: HopperBackwardKernelConfig, part: Part, splits: int, setting: 
     return min(tiles, setting.num_sms) if dynamic else tiles, 1, 1
 
 
-def _maps(config: HopperBackwardKernelConfig) -> str:
-    """Return the members of TensorMaps; that of dq is a pointer, null if there is none."""
-    dq = "&dq_map" if "dq" in maps_of(config) else "nullptr"
-    return f"q_map, k_map, v_map, d_o_map, {dq}, dk_map, dv_map"
+def _maps(mapped: Sequence[str]) -> str:
+    """Return the members of TensorMaps. That of dq is a pointer, null if there is none. Nobody
+    reads those of dk and dv where they are not wanted."""
+    dq = "&dq_map" if "dq" in mapped else "nullptr"
+    dk, dv = ("dk_map" if "dk" in mapped else "k_map"), ("dv_map" if "dv" in mapped else "v_map")
+    return f"q_map, k_map, v_map, d_o_map, {dq}, {dk}, {dv}"
 
 
 def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:

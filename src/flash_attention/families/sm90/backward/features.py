@@ -14,14 +14,17 @@ from flash_attention.families.traced_args import changes_slopes
 
 @dataclass(frozen=True)
 class Sm90BackwardFeatures(Features):
-    """The required features, and whether the heads that share a head of k are split."""
+    """The required features, whether the heads that share a head of k are split, and which
+    gradients of keys are left out."""
 
     splits_heads: bool = False  # dK and dV are stored as sums of a split
     listed: bool = False  # tiles visit the blocks that a mask function shows
+    skips_dk: bool = False
+    skips_dv: bool = False
 
     def words(self) -> list[str]:
-        words = {"splits_heads": self.splits_heads, "listed": self.listed}
-        return [*super().words(), *(word for word, on in words.items() if on)]
+        own = ("splits_heads", "listed", "skips_dk", "skips_dv")
+        return [*super().words(), *(word for word in own if getattr(self, word))]
 
 
 def resolve(features: Features) -> Sm90BackwardFeatures:
@@ -36,5 +39,10 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     has_slopes = features.softcap or changes_slopes(features.program)
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if has_slopes else "Ones")
     dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
-    splits = Number("splits_heads", int(features.splits_heads))
-    return (*score_bindings(features, listed=features.listed), slopes, dropping, splits)
+    numbers = {
+        "splits_heads": features.splits_heads,
+        "wants_dk": not features.skips_dk,
+        "wants_dv": not features.skips_dv,
+    }
+    bound = (Number(name, int(value)) for name, value in numbers.items())
+    return (*score_bindings(features, listed=features.listed), slopes, dropping, *bound)

@@ -49,8 +49,8 @@ def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfi
 def why_not(problem: BackwardProblem) -> str | None:
     """Return why Hopper backward kernels do not compute a problem, or None if they do."""
     wanted = problem.wanted
-    if not (wanted.dk and wanted.dv):
-        return "Hopper backward kernels compute dk and dv together"
+    if not any(wanted[:3]):
+        return "Hopper backward kernels compute dq, dk or dv, and none of them is wanted"
     if not smallest_holding(D_HEADS, problem.d_head, problem.d_v):
         return f"Hopper backward kernels have head dimensions up to {max(D_HEADS)}"
     return None

@@ -8,19 +8,23 @@ from collections.abc import Mapping
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.recipe import MapDescription
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.features import Sm90BackwardFeatures
 from flash_attention.families.sm90.forward.config import WARP_ROWS
 from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
 
 GRADIENTS = ("dq", "dk", "dv")
 
 
-def maps_of(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
+def maps_of(config: HopperBackwardKernelConfig, features: Sm90BackwardFeatures) -> tuple[str, ...]:
     """Return the tensors that a kernel loads or stores by TMA, in the order of its arguments."""
-    return ("q", "k", "v", "d_o", *(("dq",) if config.orders_dq else ()), "dk", "dv")
+    stored = {"dq": config.orders_dq, "dk": not features.skips_dk, "dv": not features.skips_dv}
+    return ("q", "k", "v", "d_o", *(name for name, is_stored in stored.items() if is_stored))
 
 
 def describe_all(
-    config: HopperBackwardKernelConfig, views: Mapping[str, TensorView]
+    config: HopperBackwardKernelConfig,
+    features: Sm90BackwardFeatures,
+    views: Mapping[str, TensorView],
 ) -> dict[str, MapDescription]:
     """Describe the tensors of maps_of(). Boxes hold a block of queries, a tile of keys, or a warp's
     rows of a gradient, and are as wide as a panel of a shared-memory tile."""
@@ -31,5 +35,5 @@ def describe_all(
             (config.panel_columns, 1, rows.get(name, config.B_c)),
             0 if name in GRADIENTS else WIDE_PROMOTION,
         )
-        for name in maps_of(config)
+        for name in maps_of(config, features)
     }

@@ -152,8 +152,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if arguments is not None:
             before: tuple[Step, ...] = ()
             if lists is not None:
-                lists.put(arguments)
-                before = lists.steps(ForwardKernelArgs, LAYOUT_ASSERTS, config.target(arch))
+                before = lists.put(arguments, LAYOUT_ASSERTS, config.target(arch))
             return Recipe(
                 *(features, (*before, main), arguments),
                 scratch={} if lists is None else lists.scratch,

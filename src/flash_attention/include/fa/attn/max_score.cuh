@@ -24,7 +24,7 @@ template <int Rows, class Args>
 class KnownMax {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
-  static constexpr float kMargin = 1.f + 0x1p-10f;  // sums and exponentials are rounded by less
+  static constexpr float kLess = 1.f - 0x1p-10f;  // sums and exponentials are rounded by less
 
  public:
   __device__ explicit KnownMax(const Args& args) : args_(args) {}
@@ -51,24 +51,27 @@ class KnownMax {
     raise(found);
   }
 
-  // P and its sums in this block. No weight of a row is larger than their sum.
+  // The largest sum of weights of row h that has no larger score. No weight is larger than their sum.
+  __device__ float limit(const RowStats<Rows>& block, int i, int h, float largest) const {
+    return fminf(largest, kLess * ptx::exp2(fmaf(known_[i][h], kLog2e, -block.offset[i][h])));
+  }
+
+  // P of a block, some of whose sums are over their limit. Says whether all are `largest` at most.
   template <int Cols>
-  __device__ void see_weights(const Accumulator<Rows, Cols>& p, const RowStats<Rows>& block) {
-    bool covered = true;
-#pragma unroll
-    for (int i = 0; i < Rows / 16; ++i)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        covered = covered && block.sum[i][h] * kMargin <=
-                                 ptx::exp2(fmaf(known_[i][h], kLog2e, -block.offset[i][h]));
-    if (__all_sync(~0u, covered)) return;
+  __device__ bool see_weights(const Accumulator<Rows, Cols>& p, const RowStats<Rows>& block,
+                              float largest) {
+    bool fits = true;
     float found[Rows / 16][2];
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
+        fits = fits && block.sum[i][h] <= largest;  // not NaN
         found[i][h] = fmaf(block.offset[i][h], kLn2, ptx::log(row_max(p, i, h)));
+      }
+    if (!__all_sync(~0u, fits)) return false;
     raise(found);
+    return true;
   }
 
  private:
@@ -126,8 +129,11 @@ struct PerHeadUncapped {
       change();
       hide();
     }
+    __device__ float limit(const RowStats<Rows>&, int, int, float largest) const { return largest; }
     template <int Cols>
-    __device__ void see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&) {}
+    __device__ bool see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&, float) {
+      return false;
+    }
   };
 };
 

@@ -66,7 +66,10 @@ __device__ void set_offsets(RowStats<16>& stats, float factor) {
 template <int Keys>
 struct ScoresOfNobody {
   __device__ void operator()(Accumulator<16, Keys>&) const {}
-  __device__ void see_weights(const Accumulator<16, Keys>&, const RowStats<16>&) const {}
+  __device__ float limit(const RowStats<16>&, int, int, float largest) const { return largest; }
+  __device__ bool see_weights(const Accumulator<16, Keys>&, const RowStats<16>&, float) const {
+    return false;
+  }
 };
 
 // try_stale_max: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
@@ -148,16 +151,17 @@ struct StaleMax {
       next.sum[0][0] = next.sum[0][1] = 0.f;
       set_offsets<Exponential>(next, factor.stale);
       exponentiate<Exponential>(s, next, factor.stale);
-      const bool fits =
-          next.sum[0][0] <= DType::kLargestSum && next.sum[0][1] <= DType::kLargestSum;  // not NaN
+      const bool fits =  // not NaN
+          next.sum[0][0] <= max_score.limit(next, 0, 0, DType::kLargestSum) &&
+          next.sum[0][1] <= max_score.limit(next, 0, 1, DType::kLargestSum);
       stats.grew = __any_sync(~0u, !fits);
+      if (stats.grew) stats.grew = !max_score.see_weights(s, next, DType::kLargestSum);
       if (stats.grew) {
         scores_again(s);
         raise_max<Exponential>(LaneMax(s), stats, factor.exact);
         centre<Exponential>(s, stats, factor);
         exponentiate<Exponential>(s, stats, factor.exact);
       } else {
-        max_score.see_weights(s, next);
         stats.sum[0][0] += next.sum[0][0];
         stats.sum[0][1] += next.sum[0][1];
       }

@@ -58,7 +58,7 @@ concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, int i, float sum) { T::row(o, i, i, sum); };
 
 // change: `change()`, which changes S, and `hide()`, which hides scores of keys that a row does not see. see: scores
-// that were not seen by change. see_weights: P of a block with `Stale`, and its statistics.
+// that were not seen by change. limit, see_weights: of P of a block with `Stale`, and its statistics.
 template <class T, class Args, class Of = typename T::template Of<16, Args>>
 concept MaxScoreSlot = requires(Of& of, Accumulator<16, 16>& s, const Args& args,
                                 const RowStats<16>& block, bool (&used)(int), void (&hide)()) {
@@ -66,7 +66,8 @@ concept MaxScoreSlot = requires(Of& of, Accumulator<16, 16>& s, const Args& args
   of.begin(0, used);
   of.template change<false>(s, hide, hide);
   of.see(s);
-  of.see_weights(s, block);
+  { of.limit(block, 0, 0, 1.f) } -> Same<float>;
+  { of.see_weights(s, block, 1.f) } -> Same<bool>;
 };
 
 }  // namespace fa::attn
@@ -87,8 +88,11 @@ struct None {
     }
     template <int Cols>
     __device__ void see(const Accumulator<Rows, Cols>&) {}
+    __device__ float limit(const RowStats<Rows>&, int, int, float largest) const { return largest; }
     template <int Cols>
-    __device__ void see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&) {}
+    __device__ bool see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&, float) {
+      return false;
+    }
   };
 };
 

@@ -215,9 +215,9 @@ struct None {
     template <class Args>
     __device__ void begin(const Args&, const Place&) {}
     template <class Scores, class Args>
-    __device__ void change(Scores&, float /*scale*/, const Args&, int /*key*/) const {}
+    __device__ void change(Scores&, float /*scale*/, const Args&, const Place&) const {}
     template <class Scores, class Args>
-    __device__ void hide(Scores&, float /*hidden*/, const Args&, int /*key*/) const {}
+    __device__ void hide(Scores&, float /*hidden*/, const Args&, const Place&) const {}
   };
   struct OfKeys {
     template <class Args>

@@ -81,56 +81,54 @@ struct Traced {
     return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
   }
 
-  // The two rows of a lane, which are queries, and what the function knows of them whatever the key.
+  // The two rows of a lane, which are queries. It keeps what the function knows of them whatever the key.
   class OfQueries {
    public:
     template <class Args>
     __device__ void begin(const Args& args, const Place& at) {
-      batch_ = at.batch;
-      head_ = at.head;
-      of_head_ = Program::of_head(of(args).program, batch_, head_);
+      of_head_ = Program::of_head(of(args).program, at.batch, at.head);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        query_[h] = at.query + lane_id() / 4 + 8 * h + at.ahead;
-        of_query_[h] = Program::of_query(of(args).program, of_head_, batch_, head_, query_[h]);
-      }
+      for (int h = 0; h < 2; ++h)
+        of_query_[h] =
+            Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
     }
 
-    // Scaled scores of the keys from `key` on become those of the function.
+    // Scaled scores become those of the function.
     template <class Scores, class Args>
-    __device__ void change(Scores& s, float scale, const Args& args, int key) const {
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
       if constexpr (kScores)
-        each<Scores::kColFragments>(of(args).program, key, [&](int j, int e, const At& at) {
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
           s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
         });
     }
     // Elements that the mask does not show become `hidden`.
     template <class Scores, class Args>
-    __device__ void hide(Scores& s, float hidden, const Args& args, int key) const {
+    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
       if constexpr (kMasks)
-        each<Scores::kColFragments>(of(args).program, key, [&](int j, int e, const At& at) {
+        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
           if (!at.is_seen()) s.v[0][j][e] = hidden;
         });
     }
 
    private:
+    static __device__ int query(const Place& at, int h) {
+      return at.query + lane_id() / 4 + 8 * h + at.ahead;
+    }
+
     template <int Columns, class Visit>
-    __device__ void each(const ProgramArgs& args, int first_key, Visit visit) const {
-      const int lane_key = first_key + 2 * (lane_id() % 4);
-      float distance[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) distance[h] = static_cast<float>(lane_key - query_[h]);
+    __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
+      const int lane_key = at.key + 2 * (lane_id() % 4);
+      const float distance = static_cast<float>(lane_key - query(at, 0));
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
-        const auto of_key = Program::of_key(args, of_head_, batch_, head_, key);
+        const auto of_key = Program::of_key(args, of_head_, at.batch, at.head, key);
         visit(j, 2 * h + e,
-              At{args, of_head_, of_query_[h], of_key, batch_, head_, query_[h], key,
-                 distance[h] + static_cast<float>(8 * j + e)});
+              At{args, of_head_, of_query_[h], of_key, at.batch, at.head, query(at, h), key,
+                 distance + static_cast<float>(8 * j + e - 8 * h)});
       }
     }
 
-    int batch_, head_, query_[2];
     typename Program::OfHead of_head_;
     typename Program::OfQuery of_query_[2];
   };
@@ -140,9 +138,7 @@ struct Traced {
    public:
     template <class Args>
     __device__ void begin(const Args& args, int batch, int head) {
-      batch_ = batch;
-      head_ = head;
-      of_head_ = Program::of_head(of(args).program, batch_, head_);
+      of_head_ = Program::of_head(of(args).program, batch, head);
     }
 
     template <class Scores, class Args>
@@ -174,24 +170,21 @@ struct Traced {
     __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
       const int lane_key = at.key + lane_id() / 4;
       const int lane_query = at.query + 2 * (lane_id() % 4) + at.ahead;
+      const float distance = static_cast<float>(lane_key - lane_query);
       typename Program::OfKey of_key[2];
-      float distance[2];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        of_key[h] = Program::of_key(args, of_head_, batch_, head_, lane_key + 8 * h);
-        distance[h] = static_cast<float>(lane_key + 8 * h - lane_query);
-      }
+      for (int h = 0; h < 2; ++h)
+        of_key[h] = Program::of_key(args, of_head_, at.batch, at.head, lane_key + 8 * h);
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, query = lane_query + 8 * j + e;
-        const auto of_query = Program::of_query(args, of_head_, batch_, head_, query);
+        const auto of_query = Program::of_query(args, of_head_, at.batch, at.head, query);
         visit(j, 2 * h + e,
-              At{args, of_head_, of_query, of_key[h], batch_, head_, query, lane_key + 8 * h,
-                 distance[h] - static_cast<float>(8 * j + e)});
+              At{args, of_head_, of_query, of_key[h], at.batch, at.head, query, lane_key + 8 * h,
+                 distance + static_cast<float>(8 * h - 8 * j - e)});
       }
     }
 
-    int batch_, head_;
     typename Program::OfHead of_head_;
   };
 };

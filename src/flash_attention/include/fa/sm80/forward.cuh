@@ -24,7 +24,7 @@ __device__ constexpr bool check_slots() {
   static_assert(
       attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
       "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
-      "hide), see(s), see_weights(p, block)");
+      "hide), see(s), limit(block, i, h, largest), see_weights(p, block, largest)");
   static_assert(CacheSlot<typename Config::Cache>,
                 "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,

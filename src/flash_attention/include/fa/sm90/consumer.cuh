@@ -152,12 +152,15 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   template <class Scores>
   __device__ void change(Scores& s) const {
     Config::Score::change(s, descale_.scaled(args_));
-    function_.change(s, Config::Score::scale(descale_.scaled(args_)), args_, this->key());
+    function_.change(s, Config::Score::scale(descale_.scaled(args_)), args_, place());
   }
   template <class Scores>
   __device__ void hide(Scores& s) const {
     attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
-    function_.hide(s, -attn::kInfinity, args_, this->key());
+    function_.hide(s, -attn::kInfinity, args_, place());
+  }
+  __device__ attn::Place place() const {
+    return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
   }
 
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
@@ -176,8 +179,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
       end = first = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first - whole_first;
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
-    function_.begin(args_,
-                    {tile_.batch, tile_.head, warp_row(), 0, Function::ahead(args_, sequence_)});
+    function_.begin(args_, place());
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile || Function::kScores) factor_ = {Exponential::factor(scale())};
     max_score_.begin(

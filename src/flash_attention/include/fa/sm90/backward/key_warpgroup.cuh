@@ -16,6 +16,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   using Config = Config_;
   using Math = Products<Config>;
   using typename Math::Gradient, typename Math::Pairs, typename Math::Scores;
+  using KeyGradient = typename GradientOf<Config, Config::kWantsDk>::Type;
+  using ValueGradient = typename GradientOf<Config, Config::kWantsDv>::Type;
   using typename Math::KeyTile, typename Math::QueryTile;
   using Smem = SharedMemory<Config>;
   static constexpr int kStages = Config::kStages;
@@ -74,8 +76,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   __device__ Scores& s() { return s_; }
   __device__ Pairs& p() { return p_; }
   __device__ const Pairs& weights() const { return dropping_.weights(p_); }  // P of dV
-  __device__ Gradient& dk() { return dk_; }
-  __device__ Gradient& dv() { return dv_; }
+  __device__ KeyGradient& dk() { return dk_; }
+  __device__ ValueGradient& dv() { return dv_; }
   __device__ decltype(auto) k() const { return k_.operand(); }
   static __device__ typename KeyTile::RowOperand v() {
     return rows_of(Smem::v(), Warpgroup).row_operand();
@@ -205,6 +207,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
          mail().read(Word::kKBatch)});
   }
 
+  __device__ void store(NoGradient, float, float*, const TensorMap&, const Columns&) {}
+
   using ScoreChange<Config>::args_;
   const TensorMaps& maps_;
   QuerySide query_side_;
@@ -215,7 +219,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   int steps_, block_, listed_block_;
   Scores s_;
   Pairs p_;
-  Gradient dk_, dv_;
+  KeyGradient dk_;
+  ValueGradient dv_;
   typename Derivative::template Kept<Math> kept_;
 };
 

@@ -11,6 +11,19 @@
 
 namespace fa::sm90::backward {
 
+// dK or dV of 16 keys, or nothing if nobody wants it.
+template <class Config, bool Wanted>
+struct GradientOf {
+  using Type = Accumulator<kWarpRows, Config::kDHead>;
+};
+struct NoGradient {
+  __device__ void zero() {}
+};
+template <class Config>
+struct GradientOf<Config, false> {
+  using Type = NoGradient;
+};
+
 template <class Config>
 struct Products {
   using DType = typename Config::DType;
@@ -55,6 +68,12 @@ struct Products {
     for (int n = 0; n < Config::kBR / 16; ++n)
       ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(gradient, p.step[n], queries.step(n));
     ptx::wgmma_commit();
+  }
+
+  // A product that is left out. The schedule waits for the one before it next, if there is one.
+  static __device__ void issue_accumulate(NoGradient&, const Pairs&,
+                                          typename QueryTile::ColumnOperand) {
+    ptx::wgmma_wait<0>();
   }
 
   // Waits until all but the latest `Pending` products have read their operands and stored their results.
@@ -192,7 +211,8 @@ class ScoreChange : Slopes<Config> {
     attn::Sequence sequence = {};
     sequence.q_len = mail.read(Word::kQLen);
     sequence.k_len = mail.read(Word::kKLen);
-    return {0, 0, query, mail.read(Word::kKeyFirst) + warp_key, Function::ahead(args_, sequence)};
+    return {mail.read(Word::kBatch), head_, query, mail.read(Word::kKeyFirst) + warp_key,
+            Function::ahead(args_, sequence)};
   }
 
   int head_;

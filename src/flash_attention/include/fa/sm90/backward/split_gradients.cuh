@@ -9,7 +9,8 @@
 
 namespace fa::sm90::backward {
 
-template <class Config>
+// A gradient that nobody wants is neither computed nor stored. What the others read is loaded all the same.
+template <class Config, bool Wanted>
 class SplitGradient {
  protected:
   using Smem = SplitMemory<Config>;
@@ -20,6 +21,7 @@ class SplitGradient {
 
   // The gradient += P^T dO, or dS^T Q.
   __device__ void accumulate(Panel panel, Tile64 queries) {
+    if constexpr (!Wanted) return;
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kDHead, false, true>;
     const auto a = panel.row_operand();
     const auto b = queries.column_operand();
@@ -32,6 +34,7 @@ class SplitGradient {
 
   __device__ void store(float scale, Tile64 staged, float* sums, const TensorMap& map,
                         const Columns& to) const {
+    if constexpr (!Wanted) return;
     const Mailbox mail = Smem::mail();
     if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient_, sums, mail, 0);
     const int first = warp_in_group() * kWarpRows;
@@ -61,8 +64,8 @@ class SplitGradient {
 };
 
 template <class Config>
-class ValueGradient : SplitGradient<Config> {
-  using Base = SplitGradient<Config>;
+class ValueGradient : SplitGradient<Config, Config::kWantsDv> {
+  using Base = SplitGradient<Config, Config::kWantsDv>;
   using Base::args_, Base::maps_, Base::sequence_, Base::tile_, Base::walk_;
   using typename Base::Smem;
 
@@ -125,8 +128,8 @@ class ValueGradient : SplitGradient<Config> {
 };
 
 template <class Config>
-class KeyGradient : SplitGradient<Config> {
-  using Base = SplitGradient<Config>;
+class KeyGradient : SplitGradient<Config, Config::kWantsDk> {
+  using Base = SplitGradient<Config, Config::kWantsDk>;
   using Base::args_, Base::maps_, Base::sequence_, Base::tile_, Base::walk_;
   using typename Base::Smem;
   static constexpr bool kStoresDs = Config::QueryGradient::kStoresDs;

@@ -22,7 +22,7 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(
       attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
       "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
-      "hide), see(s), see_weights(p, block)");
+      "hide), see(s), limit(block, i, h, largest), see_weights(p, block, largest)");
   static_assert(DescaleSlot<typename Config::Descale>,
                 "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");
