@@ -17,7 +17,7 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
-from flash_attention.call.function import Function, check_captured
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_dropout_p, check_options, check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -141,8 +141,6 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if isinstance(call.function, Function):
-        check_captured(call.function)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:

@@ -41,7 +41,7 @@ class Run:
     def case(self) -> Case:
         """The tensors of the call, its results, and the judge of its gradients."""
         sizes: dict[str, Any] = {"q_lengths": 100, "k_lengths": 140, "d": (64, 64)} | self.problem
-        placed = {
+        placed: dict[str, Any] = {
             name: value.to(self.device) if isinstance(value, Tensor) else value
             for name, value in sizes.items()
         }

@@ -99,7 +99,7 @@ def test_captured_tensors_that_require_grad_are_refused_while_autograd_records(d
     for of_queries in (False, True):
         q = q.detach().requires_grad_(of_queries)
         with pytest.raises(
-            UnsupportedError, match=r"requires grad, and there are no .*; detach it"
+            UnsupportedError, match=r"requires grad, and there are no .*; capture tensor.detach"
         ):
             attention(q, k, v, function=function)
 

@@ -84,9 +84,7 @@ def digest_of(program: Program) -> str:
 
 
 def check_captured(function: Function) -> None:
-    """Check that autograd expects no gradient of a captured tensor."""
-    if not torch.is_grad_enabled():
-        return
+    """Check that autograd expects no gradient of a captured tensor while it records."""
     for slot, tensor in enumerate(function.tensors):
         if tensor.requires_grad:
             raise UnsupportedError(
