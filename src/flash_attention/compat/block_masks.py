@@ -154,4 +154,5 @@ def _any_of_blocks(scores: Tensor, sizes: tuple[int, int]) -> Tensor:
     """Return which blocks of (batch, heads, queries, keys) have a true element."""
     queries, keys = scores.shape[2:]
     whole = F.pad(scores, (0, -keys % sizes[1], 0, -queries % sizes[0]))
-    return whole.unflatten(3, (-1, sizes[1])).unflatten(2, (-1, sizes[0])).any(-1).any(3)
+    blocks: Tensor = whole.unflatten(3, (-1, sizes[1])).unflatten(2, (-1, sizes[0]))
+    return blocks.any(-1).any(3)
