@@ -21,10 +21,19 @@ from torch.nn.attention.flex_attention import (
 )
 
 from flash_attention import attention
+from flash_attention.compat import block_masks
 from flash_attention.compat import flex_attention as here
 from flash_attention.compat.block_masks import BlockMaskLists
 from flash_attention.errors import UnsupportedError
-from tests.compat.flex_functions import HEADS, KEYS, Function, causal, masks, scores
+from tests.compat.flex_functions import (
+    HEADS,
+    KEYS,
+    Function,
+    causal,
+    heads_differ,
+    masks,
+    scores,
+)
 from tests.devices import HOPPER, HOPPER_DEVICES
 
 BATCH, QUERIES, BLOCK = 2, 40, 16
@@ -178,6 +187,22 @@ def test_lists_of_each_head_and_batch_are_their_own() -> None:
     given = tensors()
     wanted = by_definition(*given, seen=seen[..., :KEYS])[0]
     torch.testing.assert_close(flex_attention(*given, block_mask=block_mask), wanted)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 23])
+def test_one_block_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Lists of one head differ from the function in one block."""
+    monkeypatch.setattr(block_masks, "MOST_SCORES", most)
+    given, made = tensors(), blocked(heads_differ)
+    counts, indices = made.full_kv_num_blocks, made.full_kv_indices
+    assert counts is not None
+    assert indices is not None
+    assert (int(counts[1, 2, 1]), int(indices[1, 2, 1, 0])) == (1, 0)
+    counts[1, 2, 1] = 0
+    seen = create_mask(heads_differ, BATCH, HEADS, QUERIES, KEYS, device="cpu")
+    seen[1, 2, BLOCK : 2 * BLOCK, :BLOCK] = False
+    wanted = by_definition(*given, seen=seen)[0]
+    torch.testing.assert_close(flex_attention(*given, block_mask=made), wanted)
 
 
 def test_a_block_mask_may_change_between_calls() -> None:
