@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def slopes_of(device: str, by_batch: bool) -> Tensor:
 
 
 def written_out(
-    q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, causal: bool = False, left: int = -1,
+    q: Tensor, k: Tensor, v: Tensor, *, slopes: Tensor, causal: bool = False, left: int = -1,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output, (seq_q, heads, d), and lse, (heads, seq_q), of one sequence in float64."""
@@ -69,7 +70,7 @@ def written_out(
 
 def of_batch(given: Any, slopes: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     found = [
-        written_out(*each, slopes[i] if slopes.ndim == 2 else slopes, **options)
+        written_out(*each, slopes=slopes[i] if slopes.ndim == 2 else slopes, **options)
         for i, each in enumerate(zip(*given, strict=True))
     ]
     return torch.stack([out for out, _ in found]), torch.stack([lse for _, lse in found])
@@ -145,7 +146,7 @@ def test_biases_of_packed_sequences(causal: bool, by_batch: bool, device: str) -
     out = flash_attn_varlen_func(*leaves, *lengths, causal=causal, alibi_slopes=slopes)
     wanted = torch.cat(
         [
-            written_out(*each, slopes[i] if by_batch else slopes, causal=causal)[0]
+            written_out(*each, slopes=slopes[i] if by_batch else slopes, causal=causal)[0]
             for i, each in enumerate(sequences(exact))
         ]
     )
@@ -209,7 +210,7 @@ def test_biases_with_a_cache(asked: str, by_batch: bool, device: str) -> None:
     for i in range(BATCH):
         keys = slice(first[i], last[i])
         own = slopes[i] if by_batch else slopes
-        close(out[i], written_out(q[i], k[i, keys], v[i, keys], own, causal=True)[0])
+        close(out[i], written_out(q[i], k[i, keys], v[i, keys], slopes=own, causal=True)[0])
 
 
 def test_biases_of_pages_need_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,13 +271,14 @@ def test_slopes_are_a_number_of_each_head(slopes: Any, message: str) -> None:
     q, k, v = dense("cpu", 4, 4)
     tensors, lengths = packed("cpu")
     cache = k.clone()
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: flash_attn_func(q, k, v, alibi_slopes=slopes),
         lambda: flash_attn_varlen_func(*tensors, *lengths, alibi_slopes=slopes),
         lambda: flash_attn_with_kvcache(
             q, cache, v, k[:, :1] + 1, v[:, :1], cache_seqlens=1, alibi_slopes=slopes
         ),
-    ):
+    )
+    for call in calls:
         with pytest.raises(UnsupportedError, match=message):
             call()
     assert torch.equal(cache, k)

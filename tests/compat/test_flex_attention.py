@@ -21,13 +21,24 @@ from torch.nn.attention.flex_attention import (
 )
 
 from flash_attention import attention
+from flash_attention.compat import block_masks
+from flash_attention.compat import flex_attention as here
 from flash_attention.compat.block_masks import BlockMaskLists
-from flash_attention.compat.flex_attention import flex_attention
 from flash_attention.errors import UnsupportedError
-from tests.compat.flex_functions import HEADS, KEYS, Function, causal, masks, scores
+from tests.compat.flex_functions import (
+    HEADS,
+    KEYS,
+    Function,
+    causal,
+    heads_differ,
+    masks,
+    scores,
+)
 from tests.devices import HOPPER, HOPPER_DEVICES
 
 BATCH, QUERIES, BLOCK = 2, 40, 16
+flex_attention: Any = here.flex_attention  # its result has the shape that the options say
+from_kv_blocks: Any = BlockMask.from_kv_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +56,18 @@ def tensors(
 
 
 def blocked(mask: Function, seq_q: int = QUERIES, seq_k: int = KEYS, **options: Any) -> BlockMask:
-    sizes = {"B": BATCH, "H": HEADS, "Q_LEN": seq_q, "KV_LEN": seq_k, "device": "cpu"} | options
+    sizes: dict[str, Any] = {
+        "B": BATCH,
+        "H": HEADS,
+        "Q_LEN": seq_q,
+        "KV_LEN": seq_k,
+        "device": "cpu",
+    } | options
     return create_block_mask(mask, **{"BLOCK_SIZE": BLOCK, **sizes})
 
 
 def by_definition(
-    q: Tensor, k: Tensor, v: Tensor, score: Function | None, seen: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, *, score: Function | None = None, seen: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Output and lse with torch's vmap of the score function, which autograd goes through."""
     group = q.shape[1] // k.shape[1]
@@ -145,7 +162,7 @@ def test_blocks_that_are_not_listed_are_hidden(mask_mod: Any, with_full: bool) -
     """As in torch's kernels: its CPU path reads the mask function alone."""
     full = listed(FULL) if with_full else (None, None)
     lengths = {"seq_lengths": (QUERIES, KEYS), "BLOCK_SIZE": BLOCK, "mask_mod": mask_mod}
-    block_mask = BlockMask.from_kv_blocks(*listed(PARTIAL), *full, **lengths)
+    block_mask = from_kv_blocks(*listed(PARTIAL), *full, **lengths)
     rows, columns = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
     seen = rows >= columns if mask_mod is causal else torch.ones(QUERIES, KEYS, dtype=torch.bool)
     for row, column in ((r, c) for r in range(3) for c in range(4)):
@@ -155,7 +172,7 @@ def test_blocks_that_are_not_listed_are_hidden(mask_mod: Any, with_full: bool) -
         elif column not in PARTIAL[row]:
             block.fill_(False)
     given = tensors()
-    wanted = by_definition(*given, None, seen)
+    wanted = by_definition(*given, seen=seen)
     found = flex_attention(*given, block_mask=block_mask, return_lse=True)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
 
@@ -164,27 +181,43 @@ def test_lists_of_each_head_and_batch_are_their_own() -> None:
     counts = torch.ones(BATCH, HEADS, 3, dtype=torch.int32)
     indices = torch.arange(BATCH * HEADS * 12).view(BATCH, HEADS, 3, 4) % 5 % 4
     lengths = {"seq_lengths": (QUERIES, KEYS), "BLOCK_SIZE": BLOCK}
-    block_mask = BlockMask.from_kv_blocks(counts, indices.int(), **lengths)
+    block_mask = from_kv_blocks(counts, indices.int(), **lengths)
     blocks = torch.nn.functional.one_hot(indices[..., 0].long(), 4).bool()
     seen = blocks.repeat_interleave(BLOCK, 2)[:, :, :QUERIES].repeat_interleave(BLOCK, 3)
     given = tensors()
-    wanted = by_definition(*given, None, seen[..., :KEYS])[0]
+    wanted = by_definition(*given, seen=seen[..., :KEYS])[0]
     torch.testing.assert_close(flex_attention(*given, block_mask=block_mask), wanted)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 23])
+def test_one_block_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Lists of one head differ from the function in one block."""
+    monkeypatch.setattr(block_masks, "MOST_SCORES", most)
+    given, made = tensors(), blocked(heads_differ)
+    counts, indices = made.full_kv_num_blocks, made.full_kv_indices
+    assert counts is not None
+    assert indices is not None
+    assert (int(counts[1, 2, 1]), int(indices[1, 2, 1, 0])) == (1, 0)
+    counts[1, 2, 1] = 0
+    seen = create_mask(heads_differ, BATCH, HEADS, QUERIES, KEYS, device="cpu")
+    seen[1, 2, BLOCK : 2 * BLOCK, :BLOCK] = False
+    wanted = by_definition(*given, seen=seen)[0]
+    torch.testing.assert_close(flex_attention(*given, block_mask=made), wanted)
 
 
 def test_a_block_mask_may_change_between_calls() -> None:
     given = tensors()
     counts, indices = listed([[0], [1], [2]])
     lengths = {"seq_lengths": (QUERIES, KEYS), "BLOCK_SIZE": BLOCK}
-    block_mask = BlockMask.from_kv_blocks(counts, indices, **lengths)
+    block_mask = from_kv_blocks(counts, indices, **lengths)
     before = flex_attention(*given, block_mask=block_mask)
     indices[..., 0] = 3
     last = torch.arange(KEYS) >= 3 * BLOCK
-    wanted = by_definition(*given, None, last.expand(QUERIES, KEYS))[0]
+    wanted = by_definition(*given, seen=last.expand(QUERIES, KEYS))[0]
     torch.testing.assert_close(flex_attention(*given, block_mask=block_mask), wanted)
-    assert not torch.allclose(before, wanted)  # type: ignore[arg-type]
+    assert not torch.allclose(before, wanted)
     block_mask.mask_mod = lambda b, h, q, k: k >= KEYS - 2
-    wanted = by_definition(*given, None, (torch.arange(KEYS) >= KEYS - 2).expand(QUERIES, KEYS))[0]
+    wanted = by_definition(*given, seen=(torch.arange(KEYS) >= KEYS - 2).expand(QUERIES, KEYS))[0]
     torch.testing.assert_close(flex_attention(*given, block_mask=block_mask), wanted)
 
 
@@ -193,11 +226,11 @@ def test_lists_made_in_inference_mode_may_change_too() -> None:
     with torch.inference_mode():
         counts, indices = listed([[0], [1], [2]])
         lengths = {"seq_lengths": (QUERIES, KEYS), "BLOCK_SIZE": BLOCK}
-        block_mask = BlockMask.from_kv_blocks(counts, indices, **lengths)
+        block_mask = from_kv_blocks(counts, indices, **lengths)
         for block in (0, 2):
             indices[..., 0] = block
             seen = (torch.arange(KEYS) // BLOCK == block).expand(QUERIES, KEYS)
-            wanted = by_definition(*given, None, seen)[0]
+            wanted = by_definition(*given, seen=seen)[0]
             torch.testing.assert_close(flex_attention(*given, block_mask=block_mask), wanted)
 
 
@@ -207,7 +240,7 @@ def test_no_queries_or_no_keys() -> None:
         counts = torch.ones(1, 1, 3, dtype=torch.int32)
         indices = torch.zeros(1, 1, 3, 4, dtype=torch.int32)
         lengths = {"seq_lengths": (seq_q, seq_k), "BLOCK_SIZE": BLOCK, "mask_mod": causal}
-        block_mask = BlockMask.from_kv_blocks(counts, indices, **lengths)
+        block_mask = from_kv_blocks(counts, indices, **lengths)
         found = flex_attention(*given, block_mask=block_mask)
         torch.testing.assert_close(found, torch.zeros(BATCH, HEADS, seq_q, 24).double())
 
@@ -230,7 +263,7 @@ def test_numbers_that_tune_torch_are_ignored_and_aux_is_as_torchs() -> None:
     given = tensors()
     options: Any = {"BLOCK_M": 64, "fwd_num_warps": 4, "BACKEND": "AUTO"}
     found: Any = flex_attention(*given, kernel_options=options, return_aux=AuxRequest(lse=True))
-    wanted = by_definition(*given, None, None)
+    wanted = by_definition(*given)
     torch.testing.assert_close((found[0], found[1].lse), wanted)
     assert found[1].max_scores is None
 
@@ -297,7 +330,7 @@ def test_a_kernel_with_lists_of_blocks(device: str) -> None:
     indices = torch.zeros(1, 1, 4, 6, dtype=torch.int32, device=device)
     indices[0, 0, :, 0] = torch.tensor([4, 1, 2, 0])
     lengths: dict[str, Any] = {"seq_lengths": (LONG_Q, LONG_K), "BLOCK_SIZE": 64}
-    block_mask = BlockMask.from_kv_blocks(counts, indices, counts, indices + 1, **lengths)
+    block_mask = from_kv_blocks(counts, indices, counts, indices + 1, **lengths)
     block_mask.mask_mod = lambda b, h, q, k: (q + k) % 2 == h % 2
     if device == "cuda":
         found: Any = flex_attention(*given, score, block_mask, enable_gqa=True)
@@ -310,7 +343,7 @@ def test_a_kernel_with_lists_of_blocks(device: str) -> None:
     even = (place[0] + place[1]) % 2 == torch.arange(HEADS, device=device)[:, None, None] % 2
     blocks = place[1] // 64
     seen = (blocks == listed + 1) | ((blocks == listed) & even)
-    near(found, by_definition(*(t.double() for t in given), score, seen)[0])
+    near(found, by_definition(*(t.double() for t in given), score=score, seen=seen)[0])
 
 
 @HOPPER
@@ -324,7 +357,7 @@ def test_kernels_and_their_gradients(name: str) -> None:
     leaves = [t.requires_grad_() for t in on_device("cuda")]
     exact = [t.detach().double().requires_grad_() for t in leaves]
     found: Any = flex_attention(*leaves, score, block_mask, enable_gqa=True, return_lse=True)
-    wanted = by_definition(*exact, score, seen)  # type: ignore[call-arg]
+    wanted = by_definition(*exact, score=score, seen=seen)
     near(found[0], wanted[0])
     torch.testing.assert_close(found[1].double(), wanted[1], rtol=1e-2, atol=1e-2)
     weights = torch.randn_like(wanted[0])

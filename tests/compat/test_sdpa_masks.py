@@ -18,6 +18,7 @@ from flash_attention.launch.emulate import emulate
 from tests.compat.test_sdpa import close, tensors
 from tests.devices import HOPPER_DEVICES
 
+of_torch: Any = F.scaled_dot_product_attention
 SEQ_Q, SEQ_K, HEADS = 5, 8, 4
 SHAPES = [
     (SEQ_Q, SEQ_K),
@@ -50,18 +51,18 @@ def test_masks_of_every_shape_and_their_gradients(shape: tuple[int, ...], kind: 
     mask = masks(*shape)[kind]
     leaves = [t.requires_grad_() for t in tensors(SEQ_Q, SEQ_K, heads=HEADS)]
     options: dict[str, Any] = {"scale": 0.7, "enable_gqa": True}
-    wanted = F.scaled_dot_product_attention(*leaves, mask, **options)
+    wanted = of_torch(*leaves, mask, **options)
     with route_sdpa(strict=True) as routed:
-        given = F.scaled_dot_product_attention(*leaves, attn_mask=mask, **options)
+        given = of_torch(*leaves, attn_mask=mask, **options)
     assert routed.here == 1
     close(given, wanted)
     weights = torch.linspace(-1, 1, wanted.numel()).view(wanted.shape)
-    for mine, of_torch in zip(
+    for mine, theirs in zip(
         torch.autograd.grad(given, leaves, weights),
         torch.autograd.grad(wanted, leaves, weights),
         strict=True,
     ):
-        close(mine, of_torch)
+        close(mine, theirs)
 
 
 def test_masks_without_a_batch_and_of_16_bits() -> None:
@@ -69,7 +70,7 @@ def test_masks_without_a_batch_and_of_16_bits() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         mask = masks(HEADS, SEQ_Q, SEQ_K)["float with -inf"].to(dtype)
         given = scaled_dot_product_attention(q, k, v, mask)
-        wanted = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), mask.float())
+        wanted = of_torch(q.float(), k.float(), v.float(), mask.float())
         torch.testing.assert_close(given.float(), wanted, rtol=1e-2, atol=1e-2)
 
 
@@ -80,7 +81,7 @@ def test_rows_that_see_no_key_are_0(kind: str) -> None:
     mask[1:3] = False
     given = mask if kind == "bool" else torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
     out = scaled_dot_product_attention(q, k, v, given)
-    close(out, F.scaled_dot_product_attention(q, k, v, given).nan_to_num())
+    close(out, of_torch(q, k, v, given).nan_to_num())
     assert not out[:, :, 1:3].any()
 
 
@@ -132,7 +133,7 @@ def test_a_mask_that_requires_grad_is_read_without_grad() -> None:
     with torch.no_grad():
         close(
             scaled_dot_product_attention(q, k, v, mask),
-            F.scaled_dot_product_attention(q, k, v, mask),
+            of_torch(q, k, v, mask),
         )
 
 
@@ -140,8 +141,8 @@ def test_a_mask_in_a_compiled_function_goes_to_torch() -> None:
     q, k, v = tensors(SEQ_Q, SEQ_K)
     mask = masks(SEQ_Q, SEQ_K)["bool"]
 
-    def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, mask)
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Any:
+        return of_torch(q, k, v, mask)
 
     torch._dynamo.reset()
     with route_sdpa():
@@ -161,13 +162,13 @@ def test_a_kernel_reads_masks(kind: str, device: str) -> None:
         torch.randn(2, n, 2, 64, generator=generator).to(device, torch.bfloat16)
         for n in (seq_q, seq_k, seq_k)
     )
-    wanted = F.scaled_dot_product_attention(
+    wanted = of_torch(
         *(t.double().transpose(1, 2) for t in (q, k, v)),
         mask if kind == "bool" else mask.double(),
     ).nan_to_num()
     if device == "cuda":
         with route_sdpa(strict=True):
-            out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), mask)
+            out = of_torch(*(t.transpose(1, 2) for t in (q, k, v)), mask)
     else:
         emulation = emulate("rung:26", q, k, v, **mask_options(mask))
         assert not emulation.findings

@@ -16,9 +16,10 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils.flop_counter import FlopCounterMode
 
 from flash_attention import Function, UnsupportedError, attention, masks, scores
+from flash_attention.compat import flex_attention as flex
 from flash_attention.compat.flash_attn import flash_attn_func
-from flash_attention.compat.flex_attention import flex_attention
 
+flex_attention: Any = flex.flex_attention
 SLOPES = torch.tensor([0.1, 0.3])
 ALIBI, CAUSAL = scores.alibi(SLOPES), masks.causal()
 BOTH = Function(ALIBI, CAUSAL)

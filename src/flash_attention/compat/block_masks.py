@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:  # importing it takes seconds, as it imports torch's compiler
     from torch.nn.attention.flex_attention import BlockMask
 
 NO_BLOCKS = 1 << 30  # the block size of a mask that torch makes where none is given
-MOST_SCORES = 1 << 26  # whose visibility is computed at a time
+MOST_SCORES = 1 << 23  # whose visibility is computed at a time
 
 
 def check_block_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
@@ -134,24 +135,29 @@ def _agree(
     """Whether a mask hides all of the blocks that are not listed, and nothing of full ones."""
     seq_q, seq_k = lengths
     depends, device = traced.program.mask_depends, listed.device
-    batches = torch.arange(listed.shape[0] if depends & BATCH else 1, device=device)
-    heads = torch.arange(listed.shape[1] if depends & HEAD else 1, device=device)
+    batches = range(listed.shape[0] if depends & BATCH else 1)
+    heads = range(listed.shape[1] if depends & HEAD else 1)
+    rows = sizes[0] * max(1, MOST_SCORES // (seq_k * sizes[0]))
     keys = torch.arange(seq_k, device=device)
-    rows = sizes[0] * max(1, MOST_SCORES // (len(batches) * len(heads) * seq_k * sizes[0]))
-    for first in range(0, seq_q, rows):
+    differ = torch.zeros((), dtype=torch.bool, device=device)
+    for batch, head, first in itertools.product(batches, heads, range(0, seq_q, rows)):
         queries = torch.arange(first, min(first + rows, seq_q), device=device)
-        at = Coordinates(batches[:, None, None, None], heads[:, None, None], queries[:, None], keys)
-        seen = see(traced, at)
+        of = [torch.tensor(index, device=device).view(1, 1, 1, 1) for index in (batch, head)]
+        seen = see(traced, Coordinates(*of, queries[:, None], keys))
         blocks = slice(first // sizes[0], -(-(first + len(queries)) // sizes[0]))
-        if bool((_any_of_blocks(seen, sizes) & ~listed[:, :, blocks]).any()):
-            return False
-        if bool((_any_of_blocks(~seen, sizes) & full[:, :, blocks]).any()):
-            return False
-    return True
+        own = (
+            slice(batch, batch + 1) if len(batches) > 1 else slice(None),
+            slice(head, head + 1) if len(heads) > 1 else slice(None),
+            blocks,
+        )
+        differ |= (_any_of_blocks(seen, sizes) & ~listed[own]).any()
+        differ |= (_any_of_blocks(~seen, sizes) & full[own]).any()
+    return not differ
 
 
 def _any_of_blocks(scores: Tensor, sizes: tuple[int, int]) -> Tensor:
     """Return which blocks of (batch, heads, queries, keys) have a true element."""
     queries, keys = scores.shape[2:]
     whole = F.pad(scores, (0, -keys % sizes[1], 0, -queries % sizes[0]))
-    return whole.unflatten(3, (-1, sizes[1])).unflatten(2, (-1, sizes[0])).any(-1).any(3)
+    blocks: Tensor = whole.unflatten(3, (-1, sizes[1])).unflatten(2, (-1, sizes[0]))
+    return blocks.any(-1).any(3)
