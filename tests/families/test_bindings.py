@@ -25,6 +25,7 @@ from flash_attention.kernel_configs import (
     TileOrder,
     get_kernels_to_build,
 )
+from flash_attention.program.trace import trace_mask
 
 SEES_ALL = trace_mask(lambda batch, head, query, key: query >= 0).program
 
