@@ -142,8 +142,9 @@ def _agree(
     differ = torch.zeros((), dtype=torch.bool, device=device)
     for batch, head, first in itertools.product(batches, heads, range(0, seq_q, rows)):
         queries = torch.arange(first, min(first + rows, seq_q), device=device)
-        of = [torch.tensor(index, device=device).view(1, 1, 1, 1) for index in (batch, head)]
-        seen = see(traced, Coordinates(*of, queries[:, None], keys))
+        in_batch = torch.full((1, 1, 1, 1), batch, device=device)
+        in_head = torch.full((1, 1, 1, 1), head, device=device)
+        seen = see(traced, Coordinates(in_batch, in_head, queries[:, None], keys))
         blocks = slice(first // sizes[0], -(-(first + len(queries)) // sizes[0]))
         own = (
             slice(batch, batch + 1) if len(batches) > 1 else slice(None),
