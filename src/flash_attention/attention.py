@@ -28,6 +28,7 @@ from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 from flash_attention.program.trace import MaskFunction, ScoreFunction
+from flash_attention.program.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -196,6 +197,9 @@ def _attention_slow_path(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Outputs:
     """Run a call that no plan is known of, or that torch traces, transforms or records."""
+    if call.function is not None and torch.compiler.is_dynamo_compiling():
+        found: Outputs = uncompiled(_attention_slow_path, call, config, validate, backward)
+        return found
     if call.window is not None:
         call = call.with_whole_window()
     q, k, v = call[:3]

@@ -238,7 +238,7 @@ def test_keywords_of_other_libraries_are_told_what_to_do_instead(name: str) -> N
         ("num_splits", "pass split_keys, how many keys a split has, or batch_invariant=True"),
         (
             "alibi_slopes",
-            "biases of the scores are not supported here; leave it out, or call torch",
+            r"pass function=flash_attention\.Function\(flash_attention\.scores\.alibi\(slopes",
         ),
     ):
         message = rf"^{name}\(\) got an unexpected keyword argument '{given}': .*{instead}"

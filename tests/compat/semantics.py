@@ -351,7 +351,7 @@ WITH_A_CACHE = (
         "num_splits",
         "0: a heuristic; 1: the keys are not split; more: the number of splits",
         f"{EQUAL}; splits are whole numbers of 64 keys, so that there may be fewer, and keys are"
-        " split for few queries only, whose rows of heads that share keys fit in 64",
+        " split without biases, for few queries, whose rows of heads that share keys fit in 64",
         (
             "test_splits_divide_all_keys",
             "test_new_keys_are_split_too",

@@ -174,7 +174,9 @@ CACHED = (40, 17, 63)
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("by_batch", [False, True])
-@pytest.mark.parametrize("asked", ["lengths", "int", "none", "new", "index", "left", "pages"])
+@pytest.mark.parametrize(
+    "asked", ["lengths", "splits", "int", "none", "new", "index", "left", "pages"]
+)
 def test_biases_with_a_cache(asked: str, by_batch: bool, device: str) -> None:
     if device == "cuda" and asked in ("index", "pages"):
         pytest.skip("no kernel has functions with pages")
@@ -186,6 +188,8 @@ def test_biases_with_a_cache(asked: str, by_batch: bool, device: str) -> None:
     if asked in ("int", "none"):
         given["cache_seqlens"] = 50 if asked == "int" else None
         last = [50 if asked == "int" else 64] * BATCH
+    if asked == "splits":
+        given["num_splits"] = 2
     if asked == "new":
         given |= {"k": k[:, :1], "v": v[:, :1]}
         last = [n + 1 for n in CACHED]

@@ -153,16 +153,6 @@ def test_other_functions_say_how_they_take_one() -> None:
         shared_attention(q, k, v, mesh=None, function=CAUSAL)
 
 
-def test_torch_compile_and_transforms_are_refused() -> None:
-    q, k, v = tensors()
-    compiled = torch.compile(lambda q: attention(q, k, v, function=CAUSAL), backend="eager")
-    for call in (compiled, torch.func.vmap(lambda q: attention(q, k, v, function=CAUSAL))):
-        with pytest.raises(UnsupportedError, match=r"torch.compile, torch.func.vmap and tensors"):
-            call(q if call is compiled else q[None])
-    with pytest.raises(UnsupportedError, match="tensors without memory are not supported"):
-        attention(*(t.to("meta") for t in (q, k, v)), function=CAUSAL)
-
-
 @pytest.mark.parametrize("device", HOPPER_DEVICES)
 def test_reads_out_of_bounds_are_refused_on_the_cpu_and_by_validate(device: str) -> None:
     q, k, v = (t.to(device) for t in tensors())

@@ -265,8 +265,8 @@ def _whole(side: Any) -> Any:
 
 INSTEAD = {
     "attn_mask": "there are no mask tensors here; pass causal=True, a window, or sequences of their"
-    " own lengths (cu_seqlens_q and cu_seqlens_k, or seqused_k), or call torch's"
-    " scaled_dot_product_attention",
+    " own lengths (cu_seqlens_q and cu_seqlens_k, or seqused_k), or call"
+    " flash_attention.compat.sdpa.scaled_dot_product_attention, which takes them",
     "key_padding_mask": "there are no mask tensors here; if the padding is at the end, pass"
     " seqused_k=key_padding_mask.sum(-1, dtype=torch.int32) of a mask that is True for keys, else"
     " pack the sequences with flash_attention.compat.bert_padding.unpad_input and pass cu_seqlens_q"
@@ -279,8 +279,8 @@ INSTEAD = {
     ),
     "function": "score and mask functions are not supported here; leave it out",
     "return_max": "this function returns no maxima; leave it out",
-    "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
-    " scaled_dot_product_attention with the bias as attn_mask",
+    "alibi_slopes": "pass function=flash_attention.Function(flash_attention.scores.alibi(slopes)),"
+    " or call flash_attention.compat.flash_attn.flash_attn_func, which takes them",
 }
 """What to do instead of passing keywords that functions of other libraries have."""
 

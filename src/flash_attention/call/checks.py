@@ -35,8 +35,8 @@ def check_operands(call: Call) -> None:
     """Check that operators take what a call has. Its tensors may have no memory."""
     if call.function is not None:
         raise UnsupportedError(
-            "a score or mask function is given, and torch.compile, torch.func.vmap and tensors"
-            " without memory are not supported with one; call attention outside of them"
+            "a score or mask function is given, and torch.export, torch.vmap, dispatch modes and"
+            " tensors without memory are not supported with one; call attention outside of them"
         )
     for name, tensor in zip("qkv", call[:3], strict=True):
         check_dense(name, tensor)

@@ -224,6 +224,7 @@ def flash_attn_with_kvcache(
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if alibi_slopes is not None:
         options |= biases(alibi_slopes, q, None, options)
+        options["split_keys"] = None  # kernels with biases split no keys
         cache_seqlens = cache.max_keys if cache_seqlens is None else cache_seqlens
     rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, options)
     attended = cache.attended(q, k, v, cache_seqlens, rotary, options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
@@ -21,6 +22,7 @@ from flash_attention.compat.block_masks import BlockMaskLists, check_block_mask
 from flash_attention.compat.sdpa import autocast, no_kernel
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.trace import MaskFunction, ScoreFunction
+from flash_attention.program.uncompiled import uncompiled
 
 if TYPE_CHECKING:  # importing it takes seconds, as it imports torch's compiler
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
@@ -66,6 +68,10 @@ def flex_attention(
     seq_q). The results are differentiable in query, key and value. Raises UnsupportedError for
     max_scores of `return_aux`, and for everything that `attention` does not support.
     """
+    if torch.compiler.is_dynamo_compiling():
+        given = (score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
+        found: Any = uncompiled(flex_attention, query, key, value, *given, return_aux=return_aux)
+        return found  # type: ignore[no-any-return]
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_dense(name, tensor, ("batch", "heads", "seq", "d"))
     check_switch("enable_gqa", enable_gqa)

@@ -24,6 +24,7 @@ from flash_attention.program.nodes import (
 )
 from flash_attention.program.operations import OPERATIONS, constant
 from flash_attention.program.refusal import refuse_function
+from flash_attention.program.uncompiled import uncompiled
 
 ScoreFunction = Callable[..., Any]
 """f(score, batch, head, query, key) -> score."""
@@ -44,6 +45,11 @@ class Traced(NamedTuple):
 def trace(score: ScoreFunction | None = None, mask: MaskFunction | None = None) -> Traced:
     """The program of a score function, of a mask function, or of both. Of an autograd.Function in
     them only what its forward does counts."""
+    traced: Traced = uncompiled(_trace, score, mask)
+    return traced
+
+
+def _trace(score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
     capture = Capture(OPERATIONS)
     changed = seen = None
     with _Reads(capture):

@@ -26,6 +26,9 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
+FEW_SHARED_KEYS = (
+    256  # where heads of q share a head of k: tiles that walk several heads wait longer
+)
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
@@ -111,7 +114,8 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS and d_head > 32 and not problem.has_mask_function
+    few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
+    short = problem.seq_k <= few and d_head > 32 and not problem.has_mask_function
     if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
