@@ -25,6 +25,9 @@ from flash_attention.kernel_configs import (
     TileOrder,
     get_kernels_to_build,
 )
+from flash_attention.program.trace import trace_mask
+
+SEES_ALL = trace_mask(lambda batch, head, query, key: query >= 0).program
 
 
 def declared(features: Features, sinks: bool | None = None) -> list[str]:
@@ -42,6 +45,7 @@ def test_plain_attention_binds_the_plain_variants() -> None:
         "Score = fa::attn::score::Plain;",
         "Lengths = fa::attn::lengths::Same;",
         "Dropout = fa::attn::dropout::None;",
+        "Function = fa::attn::user_function::None;",
         "Sinks = fa::attn::sinks::None;",
     ]
 
@@ -55,6 +59,7 @@ def test_plain_attention_binds_the_plain_variants() -> None:
         (Features(per_batch=True), "Lengths = fa::attn::lengths::PerBatch;"),
         (Features(sinks=True), "Sinks = fa::attn::sinks::PerHead;"),
         (Features(dropout=True), "Dropout = fa::attn::dropout::Philox;"),
+        (Features(program=SEES_ALL), "Function = fa::attn::user_function::Traced<Program, false>;"),
     ],
 )
 def test_each_feature_binds_its_variant_and_no_other(features: Features, line: str) -> None:
@@ -87,6 +92,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         yield replace(short, one_launch=True).bindings(hopper)
     for softcap in (False, True):
         yield Sm90Features(softcap=softcap, max_score=True).bindings(hopper)
+    yield Sm90Features(program=SEES_ALL, listed=True).bindings(hopper)
     for splits in (SplitKind.WHOLE, SplitKind.EVEN):
         packed = MlaFeatures(per_batch=True, packed_queries=True, splits=splits)
         yield mla_bindings(EVERY_MLA_VARIANT[0], packed)

@@ -40,8 +40,8 @@ class Run:
 
     def case(self) -> Case:
         """The tensors of the call, its results, and the judge of its gradients."""
-        sizes = {"q_lengths": 100, "k_lengths": 140, "d": (64, 64)} | self.problem
-        placed = {
+        sizes: dict[str, Any] = {"q_lengths": 100, "k_lengths": 140, "d": (64, 64)} | self.problem
+        placed: dict[str, Any] = {
             name: value.to(self.device) if isinstance(value, Tensor) else value
             for name, value in sizes.items()
         }

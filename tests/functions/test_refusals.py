@@ -12,20 +12,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import Function, UnsupportedError, attention, forward, masks, scores
-from flash_attention import backward as backward_pass
+import flash_attention
+from flash_attention import Function, UnsupportedError, distributed, masks, scores
 from flash_attention.call.call import DESCALES, Call
-from flash_attention.distributed import attention as shared_attention
 from tests.devices import HOPPER_DEVICES
 
 pytestmark = pytest.mark.usefixtures("no_compile")
 CAUSAL = Function(mask=masks.causal())
 
+# What type checkers would refuse, too.
+attention: Any = flash_attention.attention
+forward: Any = flash_attention.forward
+backward_pass: Any = flash_attention.backward
+shared_attention: Any = distributed.attention
 
-def tensors(d: int = 64, dtype: torch.dtype = torch.float16, seq: int = 48) -> tuple[Tensor, ...]:
+
+def tensors(d: int = 64, dtype: torch.dtype = torch.float16, seq: int = 48) -> list[Tensor]:
     generator = torch.Generator().manual_seed(d)
     draw = torch.randn(3, 1, seq, 2, d, generator=generator)
-    return tuple(draw.to(dtype))
+    return list(draw.to(dtype))
 
 
 def branches(batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -50,7 +55,7 @@ def test_a_function_of_another_shape_is_refused_with_its_line(case: str) -> None
     line = inspect.getsourcelines(function)[1]
     message = re.escape(f"{__file__}:{line}: ") + "(.|\n)*" + words
     with pytest.raises(UnsupportedError, match=message):
-        attention(*tensors(), **given)  # type: ignore[arg-type]
+        attention(*tensors(), **given)
 
 
 def test_python_cannot_branch_on_a_symbol_and_the_line_is_named() -> None:
@@ -63,9 +68,9 @@ def test_python_cannot_branch_on_a_symbol_and_the_line_is_named() -> None:
 def test_what_is_no_function_is_refused() -> None:
     q, k, v = tensors()
     with pytest.raises(UnsupportedError, match="a Tensor is no mask function"):
-        attention(q, k, v, mask=torch.ones(48, 48).bool())  # type: ignore[arg-type]
+        attention(q, k, v, mask=torch.ones(48, 48).bool())
     with pytest.raises(UnsupportedError, match=r"pass flash_attention.Function\(score=f, mask=g\)"):
-        attention(q, k, v, function=masks.causal())  # type: ignore[call-overload]
+        attention(q, k, v, function=masks.causal())
     with pytest.raises(UnsupportedError, match="neither score nor mask"):
         Function()
     with pytest.raises(UnsupportedError, match="beside score or mask; leave one of them out"):
@@ -79,7 +84,8 @@ def test_captured_tensors_on_another_device_are_refused_and_share_no_plan() -> N
     )
     with pytest.raises(UnsupportedError, match=message):
         attention(*tensors(), score=there)
-    call = Call(*tensors(), function=Function(here))
+    q, k, v = tensors()
+    call = Call(q, k, v, function=Function(here))
     assert call.key() == call._replace(function=Function(here)).key()
     assert call.key() != call._replace(function=Function(there)).key()
 
@@ -93,7 +99,7 @@ def test_captured_tensors_that_require_grad_are_refused_while_autograd_records(d
     for of_queries in (False, True):
         q = q.detach().requires_grad_(of_queries)
         with pytest.raises(
-            UnsupportedError, match=r"requires grad, and there are no .*; detach it"
+            UnsupportedError, match=r"requires grad, and there are no .*; capture tensor.detach"
         ):
             attention(q, k, v, function=function)
 
@@ -123,7 +129,7 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
     paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
     used = torch.tensor([50], dtype=torch.int32)
     with pytest.raises(UnsupportedError, match="have no functions with block_table"):
-        attention(q, pages, pages, seqused_k=used, **paged)  # type: ignore[call-overload]
+        attention(q, pages, pages, seqused_k=used, **paged)
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
         attention(*tensors(320), function=CAUSAL)
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
@@ -142,9 +148,9 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
 def test_other_functions_say_how_they_take_one() -> None:
     q, k, v = tensors()
     with pytest.raises(TypeError, match=r"'mask': pass function=flash_attention.Function"):
-        forward("rung:26", q, k, v, mask=masks.causal())  # type: ignore[call-overload]
+        forward("rung:26", q, k, v, mask=masks.causal())
     with pytest.raises(TypeError, match="'function': score and mask functions are not supported"):
-        shared_attention(q, k, v, mesh=None, function=CAUSAL)  # type: ignore[arg-type]
+        shared_attention(q, k, v, mesh=None, function=CAUSAL)
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)
@@ -154,7 +160,7 @@ def test_reads_out_of_bounds_are_refused_on_the_cpu_and_by_validate(device: str)
     message = r"captured tensor 0 of shape \(40,\) is read at index 47 of dimension 0"
     for given in ({"mask": masks.documents(short)}, {"score": lambda s, b, h, q, k: s + short[k]}):
         with pytest.raises(IndexError, match=message):
-            attention(q, k, v, validate=True, **given)  # type: ignore[arg-type]
+            attention(q, k, v, validate=True, **given)
     before = Function(lambda s, b, h, q, k: s + short[torch.clamp(k, max=9) - 1])
     with pytest.raises(IndexError, match="is read at index -1 of dimension 0"):
         attention(q, k, v, validate=True, function=before)

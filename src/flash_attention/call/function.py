@@ -83,6 +83,17 @@ def digest_of(program: Program) -> str:
     return hashlib.sha256(program.text.encode()).hexdigest()[:12]
 
 
+def check_captured(function: Function) -> None:
+    """Check that autograd expects no gradient of a captured tensor while it records."""
+    for slot, tensor in enumerate(function.tensors):
+        if tensor.requires_grad:
+            raise UnsupportedError(
+                f"captured tensor {slot} of the score or mask function, of shape"
+                f" {tuple(tensor.shape)}, requires grad, and there are no gradients of captured"
+                " tensors; capture tensor.detach(), or call under torch.no_grad()"
+            )
+
+
 def check_function(function: object, q: Tensor) -> None:
     """Check that a function is one, and that its tensors are where those of the call are."""
     if function is None:

@@ -96,7 +96,7 @@ class Lists:
         make the lists. `asserts` are those of the arguments without a function."""
         args.list_stride = self.stride
         args.list_batches, args.list_heads = self.batches, self.heads
-        base = type(args).__base__
+        base: Any = type(args).__base__
         program = self.problem.program
         assert program is not None
         features = self.problem.features

@@ -35,7 +35,7 @@ def _with_function(base: type[ctypes.Structure], size: int) -> type[ctypes.Struc
     return type(f"{base.__name__}WithFunction", (base,), {"_fields_": fields})
 
 
-def arguments_type(base: type[Any], problem: Problem) -> type[Any]:
+def arguments_type(base: type[ctypes.Structure], problem: Problem) -> type[Any]:
     """Return the arguments of kernels for a problem, whose pass has those of `base`."""
     if problem.program is None:
         return base

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import Function, HopperForwardKernelConfig, explain, masks, scores
+from flash_attention import Function, HopperForwardKernelConfig, masks, scores
 from flash_attention.call.dtype import DType
 from flash_attention.reference.functions import applied, places
-from flash_attention_workbench.explain import Explanation
+from flash_attention_workbench.explain import Explanation, explain
 
 CONFIG = HopperForwardKernelConfig(DType.BF16, 16, 1, 32, 2, tma=True, specialised=True)
 QUERIES, KEYS = 320, 256

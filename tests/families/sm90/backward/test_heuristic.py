@@ -30,6 +30,8 @@ ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_16", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_16"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
+ORDERED_32 = {**ORDERED, "order": "dynamic_32"}
+OWN_HEADS = {"heads_k": 4}  # every head of q has one of k
 ORDERED_64 = {**ADDED_64, "dq": "ordered", "order": "dynamic_64"}
 SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
 CAPPED = {**LONG, "causal": True, "softcap": 5.0}
@@ -43,15 +45,18 @@ def problem(d_head: int) -> BackwardProblem:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({}, ORDERED),
-        ({"total_q": 1024, "total_k": 1024}, ORDERED),
+        ({}, {"order": "dynamic_64"}),
+        (OWN_HEADS, ORDERED_32),
+        ({**OWN_HEADS, "total_q": 1024, "total_k": 1024}, ORDERED_32),
+        ({"seq_k": 257}, {"order": "dynamic_64"}),
+        ({"seq_k": 256}, ORDERED),
         (LONG, ADDED),
         ({**LONG, "causal": True}, ADDED),
         ({**LONG, "window": (5, 5)}, ADDED),
-        ({"window": (5, 5)}, ORDERED),
-        ({"d_head": 64, "d_v": 40}, ORDERED_64),
+        ({**OWN_HEADS, "window": (5, 5)}, ORDERED_32),
+        ({**OWN_HEADS, "d_head": 64, "d_v": 40}, ORDERED_64),
         (
-            {"d_head": 64, "d_v": 40, "dtype": torch.float16},
+            {**OWN_HEADS, "d_head": 64, "d_v": 40, "dtype": torch.float16},
             {**ORDERED_64, "dtype": "FP16", "derivative": "rounded"},
         ),
         ({**LONG, "d_head": 64, "d_v": 64}, ADDED_64),

@@ -128,7 +128,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         maps = describe_all(config, features, named)
-        steps = []
+        steps: list[Step] = []
         if lists is not None:
             steps += lists.put(arguments, LAYOUT_ASSERTS, target)
         steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))

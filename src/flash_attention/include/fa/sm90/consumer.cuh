@@ -162,7 +162,6 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ attn::Place place() const {
     return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
   }
-
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {

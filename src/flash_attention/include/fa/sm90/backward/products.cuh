@@ -34,9 +34,7 @@ struct Products {
   struct Pairs {  // P^T or dS^T in 16 bits, as the A operand: 16 queries in four registers
     u32 step[Config::kBR / 16][4];
   };
-  struct Fragments {  // K in 16 bits, as the A operand: 16 columns in four registers
-    u32 step[Config::kDHead / 16][4];
-  };
+  using Fragments = KeyFragments<Config>;
 
   // S^T = K Q^T, or dP^T = V dO^T.
   static __device__ void issue_scores(Scores& s, typename KeyTile::RowOperand keys,
@@ -219,46 +217,4 @@ class ScoreChange : Slopes<Config> {
   typename Function::OfKeys function_;
 };
 
-// The slot KeyOperand: where the products S^T = K Q^T of a key warpgroup read K.
-template <class T, class Config>
-concept KeyOperandSlot = requires(typename T::template Of<Config, 0>& k) {
-  k.read();
-  k.operand();
-};
-
 }  // namespace fa::sm90::backward
-
-namespace fa::sm90::backward::key_operand {
-
-struct Shared {
-  template <class Config, int Warpgroup>
-  struct Of {
-    __device__ void read() {}
-    static __device__ typename Shape<Config>::KeyTile::RowOperand operand() {
-      return rows_of(SharedMemory<Config>::k(), Warpgroup).row_operand();
-    }
-  };
-};
-
-// K is read once for all blocks of a tile, and the products read half as much from shared memory.
-struct Registers {
-  template <class Config, int Warpgroup>
-  class Of {
-    using Fragments = typename Products<Config>::Fragments;
-
-   public:
-    __device__ void read() {
-      const auto tile = rows_of(SharedMemory<Config>::k(), Warpgroup);
-      const int row = warp_in_group() * kWarpRows + lane_id() % 16;
-#pragma unroll
-      for (int d = 0; d < Config::kDHead / 16; ++d)
-        ptx::ldmatrix_x4(fragments_.step[d], tile.chunk(row, 2 * d + lane_id() / 16));
-    }
-    __device__ const Fragments& operand() const { return fragments_; }
-
-   private:
-    Fragments fragments_;
-  };
-};
-
-}  // namespace fa::sm90::backward::key_operand

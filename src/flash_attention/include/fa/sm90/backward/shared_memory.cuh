@@ -3,6 +3,7 @@
 // rows, dS, dQ, and dV and dK on their way, then the mbarriers and the mailboxes. All addresses are constants.
 #pragma once
 #include <fa/ptx/async.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/work.cuh>
 #include <fa/sm90/pipeline.cuh>
 #include <fa/sm90/shape.cuh>
@@ -152,4 +153,52 @@ __device__ bool last_keys(Warpgroup& w) {
   return false;
 }
 
+// K in 16 bits, as the A operand: 16 columns in four registers.
+template <class Config>
+struct KeyFragments {
+  u32 step[Config::kDHead / 16][4];
+};
+
+// The slot KeyOperand: where the products S^T = K Q^T of a key warpgroup read K.
+template <class T, class Config>
+concept KeyOperandSlot = requires(typename T::template Of<Config, 0>& k) {
+  k.read();
+  k.operand();
+};
+
 }  // namespace fa::sm90::backward
+
+namespace fa::sm90::backward::key_operand {
+
+struct Shared {
+  template <class Config, int Warpgroup>
+  struct Of {
+    __device__ void read() {}
+    static __device__ typename Shape<Config>::KeyTile::RowOperand operand() {
+      return rows_of(SharedMemory<Config>::k(), Warpgroup).row_operand();
+    }
+  };
+};
+
+// K is read once for all blocks of a tile, and the products read half as much from shared memory.
+struct Registers {
+  template <class Config, int Warpgroup>
+  class Of {
+    using Fragments = KeyFragments<Config>;
+
+   public:
+    __device__ void read() {
+      const auto tile = rows_of(SharedMemory<Config>::k(), Warpgroup);
+      const int row = warp_in_group() * kWarpRows + lane_id() % 16;
+#pragma unroll
+      for (int d = 0; d < Config::kDHead / 16; ++d)
+        ptx::ldmatrix_x4(fragments_.step[d], tile.chunk(row, 2 * d + lane_id() / 16));
+    }
+    __device__ const Fragments& operand() const { return fragments_; }
+
+   private:
+    Fragments fragments_;
+  };
+};
+
+}  // namespace fa::sm90::backward::key_operand
