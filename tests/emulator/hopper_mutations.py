@@ -169,7 +169,7 @@ MUTATIONS = (
         "keys beyond the end are not masked",
         NUMBERS,
         LAST,
-        (Edit(CONSUMER, "uniform(range_.hides(block_))", "false"),),
+        (Edit("sm90/tile.cuh", "uniform(range_.hides(block_))", "false"),),
     ),
     Mutation(
         "the tile counter is not reset between launches",
