@@ -5,6 +5,7 @@ gradients."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,21 @@ def test_a_value_is_computed_where_all_it_needs_is_known() -> None:
     assert "offset" not in body(text, "score")
 
 
-def test_distances_are_converted_by_query_and_by_key() -> None:
-    def alibi(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        return s - SLOPES[h] * abs(k - q + 2)
-
-    traced = trace_score(alibi)
+@pytest.mark.parametrize(
+    ("distance", "converted"),
+    [
+        (lambda q, k: abs(k - q + 2), ()),  # the kernel gives the distance of the query and the key
+        (lambda q, k: abs(q - k), ()),
+        (lambda q, k: 2 - (q + k), ("query", "key")),
+    ],
+)
+def test_elements_convert_no_distances(
+    distance: Callable[[Any, Any], Any], converted: tuple[str, ...]
+) -> None:
+    traced = trace_score(lambda s, b, h, q, k: s - SLOPES[h] * distance(q, k))
     text = cuda_text(traced.program)
-    assert "static_cast<float>(key)" in body(text, "of_key")
-    assert "static_cast<float>(query)" in body(text, "of_query")
+    for side in ("query", "key"):
+        assert (f"static_cast<float>({side})" in body(text, f"of_{side}")) is (side in converted)
     assert "static_cast" not in body(text, "score")
     score = torch.randn(SHAPE)
     _, changed, _ = on_device(traced, score)
