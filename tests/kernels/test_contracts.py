@@ -76,6 +76,7 @@ MISSING = [
     Missing("Dropout", "begin_head("),
     Missing("MaxScore", "see_weights("),
     Missing("Rows", "head("),
+    Missing("Function", "kListed"),
     Missing("Splits", "end_block("),
     Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),
     Missing("Splits", "partial(", SHORT, EVEN),

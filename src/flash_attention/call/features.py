@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from flash_attention.call.function import digest_of
-from flash_attention.program.nodes import Program
+if TYPE_CHECKING:  # which imports torch
+    from flash_attention.program.nodes import Program
 
 
 class MaskKind(Enum):
@@ -52,7 +53,7 @@ class Features:
             "max_score": self.max_score,
         }
         found = [word for word, on in words.items() if on]
-        return found if self.program is None else [*found, f"function_{digest_of(self.program)}"]
+        return found if self.program is None else [*found, f"function_{self.program.digest}"]
 
     def in_words(self) -> list[str]:
         """Describe the features in the caller's words."""

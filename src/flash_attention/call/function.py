@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 
 import torch
@@ -49,7 +48,7 @@ class Function:
     @cached_property
     def digest(self) -> str:
         """A short name of the program."""
-        return digest_of(self.program)
+        return self.program.digest
 
     def needs_grad(self) -> bool:
         """Whether a captured tensor requires grad."""
@@ -76,11 +75,6 @@ class Function:
 
     def __repr__(self) -> str:
         return f"Function({self.digest})"
-
-
-def digest_of(program: Program) -> str:
-    """Return a short name of a program."""
-    return hashlib.sha256(program.text.encode()).hexdigest()[:12]
 
 
 def check_captured(function: Function) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Variant
-from flash_attention.families.traced_args import PROGRAM
+
+PROGRAM = "Program"  # the C++ type that a program of a user's functions is printed as
 
 
 def dtype_binding(dtype: DType) -> Variant:

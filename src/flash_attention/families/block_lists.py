@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flash_attention.call.features import Features
-from flash_attention.call.function import digest_of
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, kept, render
@@ -122,7 +121,7 @@ def _unit(
     assert program is not None
     lengths = "PerBatch" if features.per_batch else "Same"
     words = [listing.side.lower(), str(listing.tile_rows), str(listing.block_rows)]
-    words += [features.mask.value.lower(), lengths.lower(), digest_of(program)]
+    words += [features.mask.value.lower(), lengths.lower(), program.digest]
     name = f"{kernel}_{'_'.join(words)}"
     source = render(
         entry=f"flash_{name}",

@@ -10,12 +10,12 @@ from typing import Any
 
 from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
+from flash_attention.families.bindings import PROGRAM
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import arguments, arguments_size
 from flash_attention.program.nodes import Program
 
-PROGRAM = "Program"  # the C++ type that a program is printed as
 LISTS = ("list_entries", "list_counts")
 
 

@@ -4,6 +4,7 @@ that it reads. Its text is all that a kernel is compiled from, and names no valu
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +81,11 @@ class Program:
             f"mask {self.mask}",
         ]
         return "\n".join(lines)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.text == other.text

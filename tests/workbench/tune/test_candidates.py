@@ -160,11 +160,9 @@ def test_a_search_of_gradients_starts_with_what_computes_them(
         assert config.query_gradient is not QueryGradient.NONE
 
 
-def test_gradients_that_hopper_kernels_refuse_search_the_sm_80_family() -> None:
-    problem = dense_backward(wanted=Wanted(dk=False, dv=False))
-    start = starting_points(problem, SM90)
-    assert {type(config) for config in start} == {FlashBackwardKernelConfig}
-    assert len(start) >= 240
+def test_some_of_the_gradients_search_the_hopper_family_and_another_if_it_is_named() -> None:
+    start = starting_points(dense_backward(wanted=Wanted(dk=False, dv=False)), SM90)
+    assert {type(config) for config in start} == {HopperBackwardKernelConfig}
     named = starting_points(dense_backward(), SM90, family_called("sm80", Pass.BACKWARD))
     assert {type(config) for config in named} == {FlashBackwardKernelConfig}
 

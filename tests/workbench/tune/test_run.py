@@ -61,7 +61,7 @@ def test_every_problem_gets_an_entry_that_beats_the_heuristic() -> None:
         own = heuristic(entry.problem, SM90)
         assert entry.heuristic == own.short_form()
         assert entry.gain == pytest.approx(true_time(own) / true_time(entry.config), rel=0.01)
-        assert entry.gain > 1.05
+        assert entry.gain > 1.04
 
 
 def test_a_second_run_of_the_same_command_measures_nothing(tmp_path: Path) -> None:

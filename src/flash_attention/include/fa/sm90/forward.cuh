@@ -13,12 +13,12 @@ namespace fa::sm90 {
 // Fails to compile at the first slot whose variant does not satisfy its concept: of every kernel.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
-  static_assert(attn::check_slots<Config>());
   static_assert(attn::FunctionSlot<typename Config::Function>,
                 "Function: kScores, kMasks, kSlopes, kListed");
+  static_assert(attn::check_slots<Config>());
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
+  using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
   static_assert(SplitsSlot<typename Config::Splits, Range>,
                 "Splits: kSplitKv, kOnDevice, begin(); unless kOnDevice first_block(range, tile, "
                 "split, args), end_block; with kSplitKv partial(tile, split, args), "
