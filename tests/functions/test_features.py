@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from flash_attention import Function, masks, scores
+from flash_attention import Function, attention, masks, scores
 from flash_attention.call.backward_call import Wanted
 from flash_attention.launch.emulation import Settings
 from ptx_emulator import SCHEDULES
 from tests.devices import HOPPER_DEVICES, on_devices
-from tests.functions.cases import FORWARD, Run
+from tests.functions.cases import BACKWARD, FORWARD, Run
 
 pytestmark = pytest.mark.slow
 
@@ -151,3 +154,19 @@ def test_rows_without_keys_are_zero(with_sinks: bool, device: str) -> None:
     assert torch.equal(gradients.dq[:, 40:], torch.zeros_like(gradients.dq[:, 40:]))
     for gradient in (gradients.dk, gradients.dv):
         assert torch.equal(gradient[:, 40:], torch.zeros_like(gradient[:, 40:]))
+
+
+def test_plans_that_are_kept_keep_no_captured_tensor() -> None:
+    q, k, v = (torch.randn(1, 64, 2, 32, dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+
+    def run() -> weakref.ref[Tensor]:
+        bias = torch.randn(2, 64, 64)
+        function = Function(scores.additive_bias(bias))
+        kernels = FORWARD.format(32), BACKWARD.format(32)
+        out = attention(q, k, v, function=function, config=kernels[0], backward_config=kernels[1])
+        out.sum().backward()
+        return weakref.ref(bias)
+
+    captured = run()
+    gc.collect()
+    assert captured() is None

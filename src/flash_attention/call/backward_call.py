@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flash_attention.call.call import Call, Noted
+from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
 
 
@@ -68,6 +69,8 @@ class BackwardCall(NamedTuple):
     def kind_and_tensors(self, with_lse: bool = False) -> Noted:
         """What a plan of this pass is noted by, as of a call. `with_lse` is for those alone."""
         do, call, lse, dlse, wanted, deterministic = self
+        if isinstance(call.function, Function):
+            call = call.keyed()
         q, k, v, out, a, b, c, d, r, *others = call
         if b is c is d is None:
             tensors: tuple[Any, ...] = (do, q, k, v, out, lse)

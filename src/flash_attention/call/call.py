@@ -111,8 +111,16 @@ class Call(NamedTuple):
     def _descales_need_grad(self) -> bool:
         return any(factor.requires_grad for factor in self.descales().values())
 
+    def keyed(self) -> Call:
+        """The call with the key of its function in place of it, so that plans which are kept keep
+        no captured tensors."""
+        key: Any = self.function and self.function.key
+        return self._replace(function=key)
+
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
+        if isinstance(self.function, Function):
+            return self.keyed().key()
         q, k, v = self[:3]
         return (
             # One tuple is built faster than one out of three.
@@ -137,6 +145,8 @@ class Call(NamedTuple):
         its lengths. These are None if all sequences are as long as the tensors, and the options
         then have the sizes. If they are not, tensors are compared apart from lengths, as
         `kin_sizes` says."""
+        if isinstance(self.function, Function):
+            return self.keyed().kind_and_tensors(with_lse)
         q, k, v, out, a, b, c, d, r, e, f, g, h = every = self[:13]  # a to h are the extras
         options = self[13:]
         if b is c is d is None:

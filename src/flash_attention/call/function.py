@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,14 @@ from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.nodes import Program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
 from flash_attention.program.verdict_text import tables_bytes
+
+
+class FunctionKey(NamedTuple):
+    """The part of a function that a plan depends on."""
+
+    program: Program
+    devices: tuple[torch.device, ...]  # of captured tensors
+    bounds_bytes: int
 
 
 class Function:
@@ -64,11 +73,13 @@ class Function:
         """The memory that the planning of blocks needs for bounds of captured tensors."""
         return tables_bytes(self.traced)
 
+    @cached_property
+    def key(self) -> FunctionKey:
+        """What a plan depends on. It keeps no captured tensor alive."""
+        return FunctionKey(self.program, self.devices, self.bounds_bytes)
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Function):
-            return NotImplemented
-        same = self.program == other.program and self.devices == other.devices
-        return same and self.bounds_bytes == other.bounds_bytes
+        return self.key == other.key if isinstance(other, Function) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.program)
