@@ -54,11 +54,6 @@ class Function:
         """The captured tensors."""
         return self.traced.tensors
 
-    @cached_property
-    def digest(self) -> str:
-        """A short name of the program."""
-        return self.program.digest
-
     def needs_grad(self) -> bool:
         """Whether a captured tensor requires grad."""
         return any(tensor.requires_grad for tensor in self.tensors)
@@ -85,7 +80,7 @@ class Function:
         return hash(self.program)
 
     def __repr__(self) -> str:
-        return f"Function({self.digest})"
+        return f"Function({self.program.digest})"
 
 
 def check_captured(function: Function) -> None:

@@ -45,14 +45,10 @@ class Lists:
     problem: Problem
 
     @property
-    def _own(self) -> int:
-        is_of_queries = self.listing.side == "OfQueries"
-        return self.problem.seq_q if is_of_queries else self.problem.seq_k
-
-    @property
-    def _visited(self) -> int:
-        is_of_queries = self.listing.side == "OfQueries"
-        return self.problem.seq_k if is_of_queries else self.problem.seq_q
+    def _rows(self) -> tuple[int, int]:
+        """The rows of the side that has the tiles, and of the side that they visit."""
+        rows = self.problem.seq_q, self.problem.seq_k
+        return rows if self.listing.side == "OfQueries" else rows[::-1]
 
     @property
     def _depends(self) -> int:
@@ -73,12 +69,12 @@ class Lists:
     @property
     def count(self) -> int:
         """How many lists there are."""
-        return self.batches * self.heads * -(-self._own // self.listing.tile_rows)
+        return self.batches * self.heads * -(-self._rows[0] // self.listing.tile_rows)
 
     @property
     def stride(self) -> int:
         """The most entries of a list."""
-        return max(-(-self._visited // self.listing.block_rows), 1)
+        return max(-(-self._rows[1] // self.listing.block_rows), 1)
 
     @property
     def scratch(self) -> dict[str, int]:

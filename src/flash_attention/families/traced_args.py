@@ -16,8 +16,6 @@ from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import arguments, arguments_size
 from flash_attention.program.nodes import Program
 
-LISTS = ("list_entries", "list_counts")
-
 
 @cache
 def _with_function(base: type[ctypes.Structure], size: int) -> type[ctypes.Structure]:
@@ -77,7 +75,6 @@ def put_absolute(args: Any, problem: Problem) -> None:
     """Store whether a function counts queries from the first key of a KV cache on."""
     if problem.program is not None:
         args.absolute = int(problem.seqused_k or problem.page_keys > 0)
-        args.list_batches = args.list_heads = 1
 
 
 def put_function(args: Any, function: Function, pointers: Sequence[int] | None = None) -> None:

@@ -81,8 +81,36 @@ struct Traced {
     return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
   }
 
+  // What both sides do to scores: `Own` has each(), which visits the elements of a lane.
+  template <class Own>
+  class Elements {
+   public:
+    // Scaled scores become those of the function.
+    template <class Scores, class Args>
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+      if constexpr (kScores)
+        own().template each<Scores::kColFragments>(
+            of(args).program, at,
+            [&](int j, int e, const At& at) { s.v[0][j][e] = at.score(s.v[0][j][e] * scale); });
+    }
+    // Elements that the mask does not show become `hidden`.
+    template <class Scores, class Args>
+    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
+      if constexpr (kMasks)
+        own().template each<Scores::kColFragments>(of(args).program, at,
+                                                   [&](int j, int e, const At& at) {
+                                                     if (!at.is_seen()) s.v[0][j][e] = hidden;
+                                                   });
+    }
+
+   private:
+    __device__ const Own& own() const { return static_cast<const Own&>(*this); }
+  };
+
   // The two rows of a lane, which are queries. It keeps what the function knows of them whatever the key.
-  class OfQueries {
+  class OfQueries : public Elements<OfQueries> {
+    friend class Elements<OfQueries>;
+
    public:
     template <class Args>
     __device__ void begin(const Args& args, const Place& at) {
@@ -91,23 +119,6 @@ struct Traced {
       for (int h = 0; h < 2; ++h)
         of_query_[h] =
             Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
-    }
-
-    // Scaled scores become those of the function.
-    template <class Scores, class Args>
-    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
-      if constexpr (kScores)
-        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
-          s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
-        });
-    }
-    // Elements that the mask does not show become `hidden`.
-    template <class Scores, class Args>
-    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
-      if constexpr (kMasks)
-        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
-          if (!at.is_seen()) s.v[0][j][e] = hidden;
-        });
     }
 
    private:
@@ -134,27 +145,15 @@ struct Traced {
   };
 
   // The two rows of a lane, which are keys. It keeps what it knows of the head.
-  class OfKeys {
+  class OfKeys : public Elements<OfKeys> {
+    friend class Elements<OfKeys>;
+
    public:
     template <class Args>
     __device__ void begin(const Args& args, int batch, int head) {
       of_head_ = Program::of_head(of(args).program, batch, head);
     }
 
-    template <class Scores, class Args>
-    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
-      if constexpr (kScores)
-        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
-          s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
-        });
-    }
-    template <class Scores, class Args>
-    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
-      if constexpr (kMasks)
-        each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
-          if (!at.is_seen()) s.v[0][j][e] = hidden;
-        });
-    }
     // The derivatives of changed scores by the scaled ones.
     template <class Scores, class Args>
     __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,
