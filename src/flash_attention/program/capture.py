@@ -194,6 +194,7 @@ class Capture(Graph):
         super().__init__()
         self.tensors: list[Tensor] = []
         self.numbers: list[int | float] = []
+        self.saw_values = False  # of captured tensors, which may be others in the next call
         self._operations = operations
         self._slots: dict[int, int] = {}
 
@@ -249,6 +250,7 @@ class Capture(Graph):
                 "read one element of it, such as tensor[head] or tensor[head, query, key]",
             )
         if tensor.device.type == "cpu" and not tensor.requires_grad:
+            self.saw_values = True
             return tensor.item()
         return self.symbol(self._load(tensor, ()))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.errors import one, quoted
+from flash_attention.program import kept
 from flash_attention.program.capture import Capture, Rows, Symbol
 from flash_attention.program.nodes import (
     BOOL,
@@ -50,6 +51,10 @@ def trace(score: ScoreFunction | None = None, mask: MaskFunction | None = None) 
 
 
 def _trace(score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
+    reads = kept.Reads(score, mask)
+    found = kept.known(reads)
+    if found is not None:
+        return Traced(*found)
     capture = Capture(OPERATIONS)
     changed = seen = None
     with _Reads(capture):
@@ -59,7 +64,10 @@ def _trace(score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
         if mask is not None:
             result = _call(capture, mask, "mask function", _COORDINATES)
             seen = _result(capture, mask, result, BOOL)
-    return _finish(capture, changed, seen)
+    traced = _finish(capture, changed, seen)
+    if not capture.saw_values:
+        kept.keep(reads, *traced)
+    return traced
 
 
 def trace_score(function: ScoreFunction) -> Traced:
@@ -86,6 +94,8 @@ class _Reads(TorchFunctionMode):
             return self._capture.read(*args)
         if func is torch.tensor and isinstance(args[0] if args else None, bool | int | float):
             return constant(self._capture, args[0], (kwargs or {}).get("dtype"))
+        if func not in kept.ALLOWED and not any(issubclass(t, Symbol | Rows) for t in types):
+            self._capture.saw_values = True
         return func(*args, **(kwargs or {}))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+_wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
+
 
 def uncompiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of which torch.compile sees nothing. If it traces the caller, its graph ends
@@ -20,4 +22,7 @@ def uncompiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
     if "torch._dynamo" not in sys.modules:  # and nothing is compiled; importing it takes seconds
         return function(*args, **kwargs)
-    return torch.compiler.disable(function)(*args, **kwargs)
+    wrapped = _wrapped.get(function)
+    if wrapped is None:
+        wrapped = _wrapped[function] = torch.compiler.disable(function)
+    return wrapped(*args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _QUALIFIERS = "static __device__"
 _TILE = "int batch, int head, int q0, int q1, int k0, int k1"
 
 
+@cache
 def table_slots(program: Program) -> tuple[int, ...]:
     """The captured tensors whose minima and maxima verdicts look at."""
     used = sorted(needed(program.nodes, [program.mask]))
