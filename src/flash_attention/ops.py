@@ -113,7 +113,7 @@ class _Operators:
 
     def _differentiate(
         self, ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Any, ...]:
         given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=False)) | ctx.options
         if given.get("program") is not None:
             given["captured"] = ctx.saved_tensors[len(ctx.saved_names) :]

@@ -88,6 +88,7 @@ def test_several_calls_in_one_graph() -> None:
     torch.testing.assert_close(found, of_torchs, rtol=1e-4, atol=1e-5)
 
 
+ROWS = torch.ones(HEADS, 8)
 LEFT_OUT: dict[str, tuple[Any, str]] = {
     "sums over a captured row": (lambda s, b, h, q, k: s + ROWS[h].sum(), "index every dimension"),
     "products of captured rows": (
@@ -96,7 +97,6 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
     ),
     "sines": (lambda s, b, h, q, k: torch.sin(s), "torch's 'sin' is called"),
 }
-ROWS = torch.ones(HEADS, 8)
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)

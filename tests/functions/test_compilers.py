@@ -96,14 +96,14 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_whole_graphs_of_all_that_functions_do(name: str) -> None:
-    def caller(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def caller(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return attention(q, k, v, **FUNCTIONS[name])
 
     assert_same(torch.compile(caller, backend="aot_eager", fullgraph=True), caller, tensors())
 
 
 def test_numbers_and_lengths_that_change_are_arguments() -> None:
-    programs = []
+    programs: list[Any] = []
 
     def caller(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, reach: int) -> Tensor:
         twice = 2 * slopes
@@ -119,9 +119,10 @@ def test_numbers_and_lengths_that_change_are_arguments() -> None:
 
     compiled = torch.compile(caller, backend=backend, fullgraph=True)
     for seq, reach in ((20, 3), (24, 4), (30, 7), (40, 9), (50, 1)):
-        given = [torch.randn(2, seq, 2, 16) for _ in "qkv"]
+        q, k, v = torch.randn(3, 2, seq, 2, 16)
         slopes = torch.rand(2)
-        torch.testing.assert_close(compiled(*given, slopes, reach), caller(*given, slopes, reach))
+        found = compiled(q, k, v, slopes, reach)
+        torch.testing.assert_close(found, caller(q, k, v, slopes, reach))
     assert len(programs) == 2  # one for the first lengths, and one for all others
     assert len(set(programs)) == 1
 

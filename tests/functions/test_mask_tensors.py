@@ -53,7 +53,9 @@ def of_elements(device: str) -> Function:
             block = slice(64 * row, 64 * row + 64), slice(64 * column, 64 * column + 64)
             some = (query[block[0]] + key[block[1]]) % 3 > 0
             seen[0, 0][block] = some | torch.tensor(column in FULL[row])
-    return mask_options(seen.to(device))["function"]
+    function = mask_options(seen.to(device))["function"]
+    assert function is not None
+    return function
 
 
 MAKES: dict[str, Any] = {"blocks": of_blocks, "elements": of_elements}

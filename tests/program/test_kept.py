@@ -34,7 +34,12 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     found: list[None] = []
     call = trace._call
     monkeypatch.setattr(kept, "_kept", {})
-    monkeypatch.setattr(trace, "_call", lambda *given: (found.append(None), call(*given))[1])
+
+    def counted(*given: Any) -> Any:
+        found.append(None)
+        return call(*given)
+
+    monkeypatch.setattr(trace, "_call", counted)
     return found
 
 
@@ -138,10 +143,11 @@ def test_a_global_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_that_change() -> None:
-    before = see(trace_mask(with_defaults), AT)
-    with_defaults.__kwdefaults__["right"] = 2
+    before, defaults = see(trace_mask(with_defaults), AT), with_defaults.__kwdefaults__
+    assert defaults is not None
+    defaults["right"] = 2
     assert not torch.equal(before, see(trace_mask(with_defaults), AT))
-    with_defaults.__kwdefaults__["right"] = 0
+    defaults["right"] = 0
     assert torch.equal(before, see(trace_mask(with_defaults), AT))
 
 

@@ -135,9 +135,11 @@ def read_program(text: str) -> Program:
 def _read_node(line: str) -> Node:
     _, type_, op, *rest = line.split()
     inputs = tuple(int(word[1:]) for word in rest if word.startswith("%"))
-    (detail,) = [word for word in rest if not word.startswith("%")] or [None]
-    slot = op in ("load", "number") and detail is not None
-    return Node(op, cast(Type, type_), inputs, int(detail or 0) if slot else detail)
+    words = [word for word in rest if not word.startswith("%")]
+    detail: int | str | None = words[0] if words else None
+    if op in ("load", "number"):
+        detail = int(words[0])
+    return Node(op, cast(Type, type_), inputs, detail)
 
 
 def dependences(nodes: Sequence[Node]) -> tuple[int, ...]:
