@@ -81,7 +81,10 @@ def test_a_function_is_right_beside(name: str, device: str) -> None:
 @pytest.mark.parametrize(("d", "device"), on_devices((80, 128, 160, 256)))
 def test_head_dimensions_are_right(d: int, device: str) -> None:
     problem = GROUPED | {"d": (d, d)}
-    Run(biased_documents, device, problem, FORWARD.format(d), backward=None).check()
+    config = FORWARD.format(d)
+    if d == 256:  # one consumer has too few registers
+        config = config.replace("256, 1", "256, 2")
+    Run(biased_documents, device, problem, config, backward=None).check()
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)
