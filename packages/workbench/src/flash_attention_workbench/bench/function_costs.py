@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -27,14 +28,13 @@ from flash_attention.launch.plans import plan_for
 from flash_attention_workbench.bench.function_case import BUILT_IN, OURS, FunctionCase
 from flash_attention_workbench.bench.function_run import How
 from flash_attention_workbench.bench.functions import PASSES, FunctionPoint
-from flash_attention_workbench.bench.grid import Measured
+from flash_attention_workbench.bench.grid import TOKENS, Measured
 from flash_attention_workbench.bench.peers.flex_functions import FLEX, block_mask
 from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 PLANNED, PLANNED_TOKENS = ("causal", "documents"), (16384, 131072)
 FLEX_TOKENS = 16384  # torch's builder stores a byte and more for every query and key
-FIRST_TOKENS = 4096
-FIRST = ("causal", "alibi_causal", "documents", "relative_table")
+FIRST = ("causal", "alibi_causal", "documents")
 CACHES = ("FLASH_ATTENTION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 NEW, KEPT = "new function", "from disk in a new process"
 IMPORT = "import"
@@ -51,6 +51,7 @@ report({contender!r}, 1e3 * (middle - begin if {contender!r} == {flex!r} else en
 """
 
 
+@torch.no_grad()
 def plans_ms(how: How) -> dict[str, dict[str, float]]:
     """Milliseconds in which blocks are planned on the device, by function and tokens; and, of
     torch's block mask, which the host waits for."""
@@ -102,15 +103,16 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def first_calls(contenders: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
+def first_calls(contenders: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
     """Milliseconds of the first calls with functions, by contender, and by what happens: a new
-    function, or one that is on disk in a new process."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for contender in contenders:
-        with tempfile.TemporaryDirectory() as folder:
-            for caches in (NEW, KEPT):
-                found.setdefault(contender, {})[caches] = _elsewhere(contender, folder)
-    return found
+    function, or one that is on disk in a new process. Contenders share the machine."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(contenders, pool.map(_new_and_kept, contenders), strict=True))
+
+
+def _new_and_kept(contender: str) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        return {caches: _elsewhere(contender, folder) for caches in (NEW, KEPT)}
 
 
 def _elsewhere(contender: str, folder: str) -> dict[str, float]:
@@ -135,7 +137,7 @@ def report(contender: str, import_ms: float) -> None:
 
 
 def first_calls_here(
-    contender: str, device: torch.device, seq: int = FIRST_TOKENS
+    contender: str, device: torch.device, seq: int = 4096, tokens: int = TOKENS
 ) -> dict[str, float]:
     """Milliseconds of the first calls in this process: of ours without a function, which starts
     what all calls share, and with some functions. A call records its function, or makes its block
@@ -144,7 +146,7 @@ def first_calls_here(
     named += [(contender, function) for function in FIRST]
     return {
         f"{function if name == contender else name}, {words}": _first_ms(
-            name, FunctionPoint(function, 128, seq, FIRST_TOKENS // seq, 16, measured), device
+            name, FunctionPoint(function, 128, seq, tokens // seq, 16, measured), device
         )
         for name, function in named
         for words, measured in PASSES.items()

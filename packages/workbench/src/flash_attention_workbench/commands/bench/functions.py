@@ -117,13 +117,7 @@ def _measure(asked: AskedFunctions, how: How, json: Path | None) -> None:
             write_record(json, {**facts, "rows": [asdict(row) for row in rows], **costs})
 
     with quiet_compiles(), progress() as bar:
-        if FIRST_CALLS in asked.costs:
-            bar.add_task("first calls in new processes", total=None)
-            costs["first_calls"] = first_calls((OURS, FLEX) if how.flex else (OURS,))
         compile_points(asked.points, how)
-        if PLANS in asked.costs:
-            with torch.no_grad():
-                costs["plans_ms"] = plans_ms(how)
         task = bar.add_task("timing", total=len(asked.points))
         for point in asked.points:
             bar.update(task, description=f"timing {point.label}")
@@ -131,6 +125,12 @@ def _measure(asked: AskedFunctions, how: How, json: Path | None) -> None:
             torch.cuda.empty_cache()
             save()
             bar.advance(task)
+        if PLANS in asked.costs:
+            costs["plans_ms"] = plans_ms(how)
+            save()
+        if FIRST_CALLS in asked.costs:
+            bar.add_task("first calls in new processes", total=None)
+            costs["first_calls"] = first_calls((OURS, FLEX) if how.flex else (OURS,))
         save()
     output.print(table_of(rows))
     print_lines([*summary(rows), *cost_lines(costs), f"{facts['device']}, L2 {facts['l2']}"])
