@@ -53,8 +53,8 @@ def _speeds(rows: Sequence[FunctionRow], words: str) -> list[str]:
         some = [found.get((function, d, seq)) for seq in lengths]
         speeds = [_speed(row) for row in some]
         ratios = [
-            _joined(row and row.of_built_in for row in some),
-            _joined(row and row.of_flex for row in some),
+            _joined(row.of_built_in if row else None for row in some),
+            _joined(row.of_flex if row else None for row in some),
         ]
         lines.append([KINDS[function].words, str(d), *speeds, *ratios])
     order = {kind.words: place for place, kind in enumerate(KINDS.values())}

@@ -27,7 +27,12 @@ def measured(point: FunctionPoint, how: How) -> FunctionRow:
     ms = {"ours": 0.5, "built-in": 0.4} | ({"flex": 1.0} if how.flex else {})
     return FunctionRow(
         *(point.function, point.d_head, point.seq_len, point.batch, point.heads),
-        *(point.measured.name, "hopper", ms, 600.0, {}, {"ours": 0.9}),
+        measured=point.measured.name,
+        config="hopper",
+        ms=ms,
+        tflops=600.0,
+        spread={},
+        error_ratio={"ours": 0.9},
     )
 
 

@@ -24,7 +24,7 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.families.recipe import Step
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plans import plan_for
+from flash_attention.launch.plan import Plan
 from flash_attention_workbench.bench.function_case import BUILT_IN, OURS, FunctionCase
 from flash_attention_workbench.bench.function_run import How
 from flash_attention_workbench.bench.functions import PASSES, FunctionPoint
@@ -80,7 +80,7 @@ def plans_ms(how: How) -> dict[str, dict[str, float]]:
 
 def planning(call: Call) -> Contender:
     """Return the contender that runs the kernels of a call that plan its blocks, and no others."""
-    plan = plan_for(call)
+    plan = Plan(call)
     steps = planning_steps(plan.recipe.steps)
     launcher = Launcher(replace(plan.recipe, steps=steps), plan.device_index, plan.problem)
     launcher.load()
@@ -95,7 +95,11 @@ def planning_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
     """The time until the device is done with what a function does."""
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     wait()
     begin = time.perf_counter()
     run()

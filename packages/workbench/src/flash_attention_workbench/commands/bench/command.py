@@ -136,8 +136,9 @@ def bench(
         return
     only = {"--function": function, "--pass": pass_}
     sizes = {"--d-head": d_head, "--seq": seq}
-    others = {"--dtype": dtype, "--causal/--full": causal, "--seed": seed, "--count": count}
-    others |= {"--configs": configs, "--heuristic": heuristic or None, "--csv": csv}
+    drawn = {"--causal/--full": causal, "--seed": seed, "--count": count}
+    files = {"--configs": configs, "--csv": csv}
+    others = {"--dtype": dtype, **drawn, **files, "--heuristic": heuristic or None}
     if grid == SERVING:
         check_unused(grid, {**others, **sizes, **only})
         bench_serving(peers, (repeats, hot, graph, fa3), json=json, plot=plot)
