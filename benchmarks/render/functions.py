@@ -60,7 +60,7 @@ def _speeds(rows: Sequence[FunctionRow], words: str) -> list[str]:
     order = {kind.words: place for place, kind in enumerate(KINDS.values())}
     lines.sort(key=lambda line: (order[line[0]], int(line[1])))
     named = [f"{seq:,} rows" for seq in lengths]
-    header = [f"{words}, TFLOP/s", "d", *named, "time of built-in", "speed of flex"]
+    header = [f"{words}, TFLOP/s", "d", *named, "time, built-in = 1", "speed, flex = 1"]
     return table(header, lines, left=1)
 
 

@@ -47,7 +47,7 @@ def test_every_number_of_the_tables(tmp_path: Path) -> None:
         replace(CAUSAL, measured="BACKWARD", ms={"flex": 2.0}, tflops=None),
     )
     text = rendered(tmp_path, *rows)
-    built_in, flex = "time of built-in", "speed of flex"
+    built_in, flex = "time, built-in = 1", "speed, flex = 1"
     assert lines_of(text) == [
         f"| forward, TFLOP/s | d | 1,024 rows | 4,096 rows | {built_in} | {flex} |",
         "| causal | 64 | 412 | 556 | 1.25 1.25 | 2.00 3.00 |",

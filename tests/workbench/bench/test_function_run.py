@@ -123,6 +123,9 @@ def test_checked_heads_keep_their_slopes() -> None:
     assert all(check.ok for check in judge_of_some.check(out).values())
     shifted = out.roll(1, 2)
     assert not any(check.ok for check in judge_of_some.check(shifted).values())
+    out[0, 5, 1] = math.nan  # in a head that is not compared
+    assert judge_of_some.check(out)["out"].worst_index == (0, 5, 1, 0)
+    assert not judge_of_some.check(out)["out"].ok
 
 
 def _some_heads(case: FunctionCase) -> FunctionJudge:
