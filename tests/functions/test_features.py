@@ -16,8 +16,8 @@ from flash_attention import Function, attention, masks, scores
 from flash_attention.call.backward_call import Wanted
 from flash_attention.launch.emulation import Settings
 from ptx_emulator import SCHEDULES
-from tests.devices import HOPPER_DEVICES, on_devices
-from tests.functions.cases import BACKWARD, FORWARD, Run
+from tests.devices import HOPPER_DEVICES
+from tests.functions.cases import BACKWARD, FORWARD, Run, in_families, kernels
 
 pytestmark = pytest.mark.slow
 
@@ -69,19 +69,25 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "device"), on_devices(FEATURES))
-def test_a_function_is_right_beside(name: str, device: str) -> None:
-    run = Run(biased_documents, device, FEATURES[name])
+ON_SM80 = ("packed, with empty sequences", "used keys", "dropout", "all of them", "deterministic")
+
+
+@pytest.mark.parametrize(("name", "family", "device"), in_families(FEATURES, ON_SM80))
+def test_a_function_is_right_beside(name: str, family: str, device: str) -> None:
+    run = Run(biased_documents, device, FEATURES[name], **kernels(family))
     run.check_forward()
-    if name == "deterministic":
+    if name == "deterministic" and family == "sm_90":
         run = Run(biased_documents, device, FEATURES[name], backward=None)
     run.check_backward()
 
 
-@pytest.mark.parametrize(("d", "device"), on_devices((80, 128, 160, 256)))
-def test_head_dimensions_are_right(d: int, device: str) -> None:
+@pytest.mark.parametrize(("d", "family", "device"), in_families((80, 128, 160, 256), (160,)))
+def test_head_dimensions_are_right(d: int, family: str, device: str) -> None:
     problem = GROUPED | {"d": (d, d)}
-    Run(biased_documents, device, problem, FORWARD.format(d), backward=None).check()
+    configs: dict[str, Any] = kernels(family, d)
+    if family == "sm_90":
+        configs["backward"] = None
+    Run(biased_documents, device, problem, **configs).check()
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)
@@ -90,33 +96,34 @@ def test_kernels_that_attention_chooses_are_right(device: str) -> None:
     Run(biased_documents, device, problem, forward=None, backward=None).check()
 
 
-@pytest.mark.parametrize(("heads", "device"), on_devices((HEADS, 2)))
-def test_masks_of_heads_and_batches_are_right(heads: int, device: str) -> None:
+@pytest.mark.parametrize(("heads", "family", "device"), in_families((HEADS, 2), (HEADS, 2)))
+def test_masks_of_heads_and_batches_are_right(heads: int, family: str, device: str) -> None:
     problem = {"heads": (HEADS, heads), "batch": 2}
-    Run(of_heads_and_batches, device, problem).check()
+    Run(of_heads_and_batches, device, problem, **kernels(family)).check()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-def test_lists_of_many_blocks_are_right(device: str) -> None:
+@pytest.mark.parametrize(("keys", "family", "device"), in_families((1500,), (1500,)))
+def test_lists_of_many_blocks_are_right(keys: int, family: str, device: str) -> None:
     """A warp finds 32 blocks of a list at a time. These tiles have 47 blocks, empty, full and
     partial ones in turn."""
-    problem = {"q_lengths": 70, "k_lengths": 1500, "heads": (2, 2)}
+    problem = {"q_lengths": 70, "k_lengths": keys, "heads": (2, 2)}
 
     def see(batch: Any, head: Any, query: Any, key: Any) -> Any:
         block = key // 32
         return (block % 7 != 3) & ((block % 3 != 1) | (key % 9 != 0))
 
-    Run(lambda on: Function(mask=see), device, problem).check_forward()
+    Run(lambda on: Function(mask=see), device, problem, **kernels(family)).check_forward()
     turned = {"q_lengths": 2300, "k_lengths": 70, "heads": (1, 1)}
-    Run(lambda on: Function(mask=masks.dilated(129)), device, turned).check_backward()
+    dilated = Run(lambda on: Function(mask=masks.dilated(129)), device, turned, **kernels(family))
+    dilated.check_backward()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-def test_rows_after_the_last_query_do_not_matter(device: str) -> None:
+@pytest.mark.parametrize(("queries", "family", "device"), in_families((100,), (100,)))
+def test_rows_after_the_last_query_do_not_matter(queries: int, family: str, device: str) -> None:
     """A function makes infinities of them, and the mask, which is full, does not hide them."""
 
     def make(on: str) -> Function:
-        ends = torch.tensor([100, 37], device=on)
+        ends = torch.tensor([queries, 37], device=on)
         return Function(
             lambda score, batch, head, query, key: torch.where(
                 query < ends[batch], score, math.inf
@@ -124,7 +131,8 @@ def test_rows_after_the_last_query_do_not_matter(device: str) -> None:
             masks.causal(1000),
         )
 
-    Run(make, device, GROUPED | {"q_lengths": (100, 37), "k_lengths": (128, 256)}).check()
+    problem = GROUPED | {"q_lengths": (queries, 37), "k_lengths": (128, 256)}
+    Run(make, device, problem, **kernels(family)).check()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -133,16 +141,15 @@ def test_schedules_of_the_emulator_find_nothing(schedule: str) -> None:
     run.check()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-@pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
-def test_rows_without_keys_are_zero(with_sinks: bool, device: str) -> None:
+@pytest.mark.parametrize(("with_sinks", "family", "device"), in_families((False, True), (True,)))
+def test_rows_without_keys_are_zero(with_sinks: bool, family: str, device: str) -> None:
     def make(on: str) -> Function:
         return Function(
             scores.softcap(3.0), lambda batch, head, query, key: (query < 40) & (query >= key)
         )
 
     problem = GROUPED | ({"sinks": SINKS} if with_sinks else {})
-    run = Run(make, device, problem)
+    run = Run(make, device, problem, **kernels(family))
     output, lse = run.check_forward()
     assert torch.equal(output[:, 40:], torch.zeros_like(output[:, 40:]))
     expected = SINKS if with_sinks else torch.full((HEADS,), -math.inf)
