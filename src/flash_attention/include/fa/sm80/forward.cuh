@@ -179,6 +179,7 @@ class Block {
   // registers -> global
 
   __device__ void store() {
+    function_.complete(stats_, scope_.args(), scope_.place(first_warp_row(), 0));
     scope_.finish(o_acc_, stats_, first_warp_row());
     Config::Store::run(*this);
   }

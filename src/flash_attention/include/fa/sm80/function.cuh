@@ -61,6 +61,23 @@ class WarpFunction {
       }
   }
 
+  // After the last scores: what the score function left out is added to the largest scores.
+  template <class Args>
+  __device__ void complete(attn::RowStats<Rows>& stats, const Args& args,
+                           const attn::Place& at) const {
+    struct RowMax {
+      float& max;
+    };
+    struct RowMaxima {
+      RowMax row[2];
+    };
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i) {
+      RowMaxima maxima = {{{stats.max[i][0]}, {stats.max[i][1]}}};
+      of_[i].complete(maxima, args, moved(at, i));
+    }
+  }
+
   // Fragment (i, j) of S as the score function changes it. Hidden scores stay -inf and have no slope, whatever the
   // function makes of them, and so do those of queries without keys, whose log-sum-exp is +inf.
   template <int Cols, class Lse, class Args>
@@ -73,8 +90,8 @@ class WarpFunction {
       changed.slopes.v[0][0][e] = 1.f;
     }
     if constexpr (Function::kScores) {
-      of_[i].change(changed.scores, changed.slopes, Config::Score::scale(args), args,
-                    moved(at, i, j));
+      of_[i].change_with_slopes(changed.scores, changed.slopes, Config::Score::scale(args), args,
+                                moved(at, i, j));
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (s.v[i][j][e] == -attn::kInfinity || lse.of(i, e) == attn::kInfinity) changed.hide(e);

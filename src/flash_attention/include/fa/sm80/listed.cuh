@@ -23,7 +23,8 @@ class ListedScope : public Base {
   }
   __device__ attn::Place place(int row, int step) const { return this->at(row, key(step)); }
   __device__ bool function_hides(int step) const {
-    return keys_.hides(Config::KvOrder::block(step, num_steps()));
+    const int place = Config::KvOrder::block(step, num_steps());
+    return keys_.near_start(place) || keys_.near_end(place);
   }
 
  private:

@@ -18,6 +18,10 @@ __device__ attn::BlockList list_of_tile(const BackwardKernelArgs& args, int rows
   return Function::list(args, Function::list_number(args, before + first / Config::kOwnRows, head));
 }
 
+__device__ inline bool hides(const attn::BlockList& list, int number) {
+  return number < list.counts.open_first || number >= list.counts.open_end;
+}
+
 // As KV, with the blocks of queries of a list, which all heads that share the keys have.
 struct ListedKV {
   template <class Config>
@@ -33,20 +37,20 @@ struct ListedKV {
         : Base(args),
           list_(list_of_tile<Config>(args, args.seq_len_k, this->first_row(), first_head(args))) {}
 
-    __device__ bool visits_any() const { return list_.count > 0; }
+    __device__ bool visits_any() const { return list_.counts.count > 0; }
     __device__ Place first() const { return place(first_head(this->args()), 0); }
     __device__ Place after(const Place& at) const {
       const int next = at.number + 1;
-      return next < list_.count ? place(at.head, next) : place(at.head + 1, 0);
+      return next < list_.counts.count ? place(at.head, next) : place(at.head + 1, 0);
     }
-    __device__ bool function_hides(const Place& at) const { return at.number >= list_.whole; }
+    __device__ bool function_hides(const Place& at) const { return hides(list_, at.number); }
 
    private:
     static __device__ int first_head(const BackwardKernelArgs& args) {
       return static_cast<int>(blockIdx.y) * args.heads_per_kv;
     }
     __device__ Place place(int head, int number) const {
-      return {{head, list_.entry(number) * Config::kVisitedRows}, number};
+      return {{head, attn::block_of(list_.entry(number)) * Config::kVisitedRows}, number};
     }
 
     const attn::BlockList list_;
@@ -68,15 +72,15 @@ struct ListedQ {
         : Base(args),
           list_(list_of_tile<Config>(args, args.seq_len_q, this->first_row(), blockIdx.y)) {}
 
-    __device__ bool visits_any() const { return list_.count > 0; }
-    __device__ bool visits(const Place& at) const { return at.number < list_.count; }
+    __device__ bool visits_any() const { return list_.counts.count > 0; }
+    __device__ bool visits(const Place& at) const { return at.number < list_.counts.count; }
     __device__ Place first() const { return place(0); }
     __device__ Place after(const Place& at) const { return place(at.number + 1); }
-    __device__ bool function_hides(const Place& at) const { return at.number >= list_.whole; }
+    __device__ bool function_hides(const Place& at) const { return hides(list_, at.number); }
 
    private:
     __device__ Place place(int number) const {
-      const int block = number < list_.count ? list_.entry(number) : 0;
+      const int block = number < list_.counts.count ? attn::block_of(list_.entry(number)) : 0;
       return {{block * Config::kVisitedRows}, number};
     }
 
