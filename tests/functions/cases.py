@@ -84,15 +84,15 @@ class Run:
         self.check_backward()
 
 
-def kernels(family: str, d: int = 64) -> dict[str, str]:
-    """The configs of a run with kernels of a family: small ones of sm_90, and of sm_80 those that
+def kernels(family: str, d: int = 64) -> tuple[str, str]:
+    """The configs of both passes of a run with kernels of a family: small ones of sm_90, and of sm_80 those that
     `attention` chooses, whose warps have 16 rows or 32."""
     if family == "sm_90":
-        return {"forward": FORWARD.format(d), "backward": BACKWARD.format(d)}
+        return FORWARD.format(d), BACKWARD.format(d)
     problem = Problem(1, 128, 128, 1, 1, d, d, torch.bfloat16, 1.0)
     chosen = forward_heuristic(problem, DEFAULT_ARCH), backward_heuristic(problem, DEFAULT_ARCH)
     forward, backward = (config.short_form() for config in chosen if not isinstance(config, str))
-    return {"forward": forward, "backward": backward}
+    return forward, backward
 
 
 def in_families(cases: Iterable[Any], always: Iterable[Any] = ()) -> list[Any]:

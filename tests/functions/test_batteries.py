@@ -51,7 +51,7 @@ BOTH_PASSES = ("documents of batches", "neighbourhood")  # of masks; the others 
 
 def run_of(make: Callable[[str], Function], family: str, device: str) -> Run:
     problem = {"q_lengths": QUERIES, "k_lengths": KEYS, "heads": (HEADS, HEADS), "batch": 2}
-    return Run(make, device, problem, **kernels(family))
+    return Run(make, device, problem, *kernels(family))
 
 
 @pytest.mark.parametrize(("name", "family", "device"), in_families(MASKS, BOTH_PASSES))

@@ -59,10 +59,12 @@ def test_large_random_functions_are_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [ALONE[0], GROUPS[0]])
 def test_random_functions_are_right_in_sm_80_kernels(seed: int) -> None:
-    replace(run_of(seed, SMALL), **kernels("sm_80")).check()
+    forward, backward = kernels("sm_80")
+    replace(run_of(seed, SMALL), forward=forward, backward=backward).check()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", [*ALONE, *GROUPS])
 def test_large_random_functions_are_right_in_sm_80_kernels(seed: int) -> None:
-    replace(run_of(seed, LARGE, "cuda"), **kernels("sm_80")).check()
+    forward, backward = kernels("sm_80")
+    replace(run_of(seed, LARGE, "cuda"), forward=forward, backward=backward).check()

@@ -87,7 +87,7 @@ def kernels_of(problem: BackwardProblem) -> tuple[Sm80BackwardFeatures, ...]:
     to global memory come in any order."""
     dq, dk, dv, _ = problem.wanted
     every = replace(resolve(problem.features), dq=dq, dk=dk, dv=dv)
-    kernels = (every,) if dq or dk or dv else ()
+    kernels: tuple[Sm80BackwardFeatures, ...] = (every,) if dq or dk or dv else ()
     if dq and (dk or dv) and problem.deterministic:
         kernels = replace(every, dq=False), replace(every, dk=False, dv=False)
     return tuple(replace(each, listed=_has_lists(each, problem)) for each in kernels)
