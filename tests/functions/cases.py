@@ -85,8 +85,8 @@ class Run:
 
 
 def kernels(family: str, d: int = 64) -> tuple[str, str]:
-    """The configs of both passes of a run with kernels of a family: small ones of sm_90, and of sm_80 those that
-    `attention` chooses, whose warps have 16 rows or 32."""
+    """The configs of both passes with kernels of a family: small ones of sm_90, and of sm_80 those
+    that `attention` chooses, whose warps have 16 rows or 32."""
     if family == "sm_90":
         return FORWARD.format(d), BACKWARD.format(d)
     problem = Problem(1, 128, 128, 1, 1, d, d, torch.bfloat16, 1.0)
