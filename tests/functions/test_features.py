@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import Function, attention, masks, scores
-from flash_attention.call.backward_call import Wanted
+from flash_attention import Function, attention, backward, forward, masks, scores
+from flash_attention.call.backward_call import Gradients, Wanted
+from flash_attention.call.call import Call
 from flash_attention.launch.emulation import Settings
+from flash_attention.reference.gradient_judge import GradientJudge
 from ptx_emulator import SCHEDULES
 from tests.devices import HOPPER_DEVICES, on_devices
 from tests.functions.cases import BACKWARD, FORWARD, Run, in_families, kernels
@@ -85,11 +87,11 @@ def test_a_function_is_right_beside(name: str, family: str, device: str) -> None
 @pytest.mark.parametrize(("d", "family", "device"), in_families((80, 128, 160, 256), (160,)))
 def test_head_dimensions_are_right(d: int, family: str, device: str) -> None:
     problem = GROUPED | {"d": (d, d)}
-    forward, backward = kernels(family, d)
+    first, second = kernels(family, d)
     if (family, d) == ("sm_90", 256):  # one consumer has too few registers
-        forward = forward.replace("256, 1", "256, 2")
-    chosen = backward if family == "sm_80" else None
-    Run(biased_documents, device, problem, forward, chosen).check()
+        first = first.replace("256, 1", "256, 2")
+    chosen = second if family == "sm_80" else None
+    Run(biased_documents, device, problem, first, chosen).check()
 
 
 def tilted(device: str) -> Function:
@@ -151,6 +153,26 @@ def test_lists_of_many_blocks_are_right(keys: int, family: str, device: str) -> 
     turned = {"q_lengths": 2300, "k_lengths": 70, "heads": (1, 1)}
     dilated = Run(lambda on: Function(mask=masks.dilated(129)), device, turned, *kernels(family))
     dilated.check_backward()
+
+
+@pytest.mark.parametrize(("length", "family", "device"), in_families((128,), (128,)))
+def test_empty_blocks_are_not_visited(length: int, family: str, device: str) -> None:
+    """All rows of the second document are NaN, and so are products with them."""
+    torch.manual_seed(0)
+    q, k, v, do = torch.randn(4, 1, 2 * length, 2, 64).to(device, torch.bfloat16)
+    for tensor in (q, k, v, do):
+        tensor[:, length:] = math.nan
+    function = Function(mask=masks.documents(torch.arange(2 * length, device=device) // length))
+    configs = kernels(family)
+    out, lse = forward(configs[0], q, k, v, function=function, return_lse=True)
+    judge = GradientJudge(Call(*(t[:, :length] for t in (q, k, v))), do[:, :length])
+    for deterministic in (False, True) if family == "sm_80" else (False,):
+        found = backward(
+            *(configs[1], do, q, k, v, out, lse), function=function, deterministic=deterministic
+        )
+        own = Gradients(*(None if each is None else each[:, :length] for each in found))
+        for name, check in judge.check(own).items():
+            assert check.ok, f"{name}: {check}"
 
 
 @pytest.mark.parametrize(("queries", "family", "device"), in_families((100,), (100,)))
