@@ -50,6 +50,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "grouped heads": GROUPED | {"batch": 2},
     "more queries than keys": GROUPED | {"q_lengths": 140, "k_lengths": 70},
     "one query": GROUPED | {"q_lengths": 1, "k_lengths": 300},
+    "no keys": GROUPED | {"k_lengths": 0},
     "packed, with empty sequences": GROUPED
     | {"q_lengths": (70, 0, 130, 3, 5), "k_lengths": (70, 40, 150, 0, 8)},
     "packed keys of other lengths": GROUPED | {"q_lengths": (100, 20), "k_lengths": (30, 200)},
@@ -72,7 +73,14 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-ON_SM80 = ("packed, with empty sequences", "used keys", "dropout", "all of them", "deterministic")
+ON_SM80 = (
+    "no keys",
+    "packed, with empty sequences",
+    "used keys",
+    "dropout",
+    "all of them",
+    "deterministic",
+)
 
 
 @pytest.mark.parametrize(("name", "family", "device"), in_families(FEATURES, ON_SM80))

@@ -11,7 +11,6 @@ from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
-from flash_attention.program.nodes import HEAD
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,5 @@ def kernels_of(problem: BackwardProblem) -> tuple[Sm80BackwardFeatures, ...]:
     kernels: tuple[Sm80BackwardFeatures, ...] = (every,) if dq or dk or dv else ()
     if dq and (dk or dv) and problem.deterministic:
         kernels = replace(every, dq=False), replace(every, dk=False, dv=False)
-    return tuple(replace(each, listed=_has_lists(each, problem)) for each in kernels)
-
-
-def _has_lists(kernel: Sm80BackwardFeatures, problem: BackwardProblem) -> bool:
-    """Whether a mask function decides which blocks tiles visit. Tiles of keys visit those of every
-    head, unless heads that share the keys would have different lists."""
-    if problem.program is None or problem.program.mask is None or problem.idle:
-        return False
-    same = problem.heads_per_kv == 1 or not problem.program.mask_depends & HEAD
-    return kernel.owns_queries or same
+    listed = problem.has_mask_function and not problem.idle
+    return tuple(replace(each, listed=listed) for each in kernels)

@@ -98,7 +98,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         arguments = forward_args(problem, views)
         lists = None
         before: tuple[Step, ...] = ()
-        if features.listed and not problem.idle:
+        if features.listed:
             lists = Lists(Listing("OfQueries", config.B_r, config.B_c), problem)
             before = lists.put(arguments, LAYOUT_ASSERTS, config.target(setting.arch))
 

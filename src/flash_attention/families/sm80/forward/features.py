@@ -60,7 +60,9 @@ def features_of(
 ) -> Sm80Features:
     """A kernel needs no predicates if its blocks divide the lengths, all tensors have its columns
     and as many heads, and no row ends in more than O."""
-    features = replace(resolve(problem.features), listed=problem.has_mask_function)
+    has_rows = not problem.idle and 0 not in (problem.seq_q, problem.seq_k)
+    listed = problem.has_mask_function and has_rows
+    features = replace(resolve(problem.features), listed=listed)
     exact = (
         problem.seq_q % config.B_r == 0
         and problem.seq_k % config.B_c == 0

@@ -65,7 +65,7 @@ class Block {
   __device__ bool visits_any() const { return scope_.visits_any(); }
   __device__ bool visits(const Place& place) const { return scope_.visits(place); }
   __device__ Place first() const { return scope_.first(); }
-  __device__ Place after(const Place& place) const { return scope_.after(place); }
+  __device__ Place after(const Place& place) { return scope_.after(place); }
 
   // global -> shared
 

@@ -22,7 +22,7 @@ __device__ inline bool hides(const attn::BlockList& list, int number) {
   return number < list.counts.open_first || number >= list.counts.open_end;
 }
 
-// As KV, with the blocks of queries of a list, which all heads that share the keys have.
+// As KV, with the blocks of queries of lists. Heads that share the keys may have different ones.
 struct ListedKV {
   template <class Config>
   class Scope : public KV::Scope<Config> {
@@ -31,29 +31,38 @@ struct ListedKV {
    public:
     struct Place : Base::Place {
       int number;
+      bool function_hides;
     };
 
     __device__ explicit Scope(const BackwardKernelArgs& args)
-        : Base(args),
-          list_(list_of_tile<Config>(args, args.seq_len_k, this->first_row(), first_head(args))) {}
+        : Base(args), first_(of_head(blockIdx.y * args.heads_per_kv)) {}
 
-    __device__ bool visits_any() const { return list_.counts.count > 0; }
-    __device__ Place first() const { return place(first_head(this->args()), 0); }
-    __device__ Place after(const Place& at) const {
+    __device__ bool visits_any() const { return this->visits(first_); }
+    __device__ Place first() const { return first_; }
+    __device__ Place after(const Place& at) {
       const int next = at.number + 1;
-      return next < list_.counts.count ? place(at.head, next) : place(at.head + 1, 0);
+      return next < list_.counts.count ? place(at.head, next) : of_head(at.head + 1);
     }
-    __device__ bool function_hides(const Place& at) const { return hides(list_, at.number); }
+    __device__ bool function_hides(const Place& at) const { return at.function_hides; }
 
    private:
-    static __device__ int first_head(const BackwardKernelArgs& args) {
-      return static_cast<int>(blockIdx.y) * args.heads_per_kv;
+    // The first place of a head, or of the next one that has some.
+    __device__ Place of_head(int head) {
+      Place at = {{head, 0}, 0, false};
+      for (; this->visits(at); ++at.head) {
+        list_ =
+            list_of_tile<Config>(this->args(), this->args().seq_len_k, this->first_row(), at.head);
+        if (list_.counts.count > 0) return place(at.head, 0);
+      }
+      return at;
     }
     __device__ Place place(int head, int number) const {
-      return {{head, attn::block_of(list_.entry(number)) * Config::kVisitedRows}, number};
+      const int block = attn::block_of(list_.entry(number));
+      return {{head, block * Config::kVisitedRows}, number, hides(list_, number)};
     }
 
-    const attn::BlockList list_;
+    attn::BlockList list_;  // of the head that is visited
+    const Place first_;
   };
 };
 
