@@ -6,18 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from ptx_emulator.ptx.model import Imm, Instruction, Label, Memory, Operand, Reg, Vector
+from ptx_emulator.ptx.model import Imm, Instruction, Label, Memory, Operand, Reg, Symbol, Vector
 
 
-def lowered(instruction: Instruction, call_params: Set[str]) -> list[Instruction]:
+def lowered(
+    instruction: Instruction, call_params: Set[str], structures: Set[str]
+) -> list[Instruction]:
     """The instructions that stand for one; mostly it is itself."""
     parts = instruction.parts
     if parts[0] == "call":
         return [_call(instruction)]
     if parts[0] in ("bar", "barrier") and "red" in parts:
         return _vote(instruction)
-    moved = _parameter_move(instruction, call_params) if parts[1:2] == ("param",) else None
-    return [moved or instruction]
+    if "param" in (part.split("::")[0] for part in parts[1:2]):
+        moved = _parameter_move(instruction, call_params)
+        return [moved or _in_local_memory(instruction, structures)]
+    return [instruction]
 
 
 def _call(instruction: Instruction) -> Instruction:
@@ -49,6 +53,16 @@ def _parameter_move(instruction: Instruction, call_params: Set[str]) -> Instruct
     parts = ("mov", instruction.parts[-1])
     ends = (memory.base, value) if instruction.parts[0] == "st" else (value, memory.base)
     return replace(instruction, opcode=".".join(parts), parts=parts, operands=ends)
+
+
+def _in_local_memory(instruction: Instruction, structures: Set[str]) -> Instruction:
+    """An access to a structure that a call takes or returns; what is none stays as it is."""
+    for operand in instruction.operands:
+        base = operand.base if isinstance(operand, Memory) else None
+        if isinstance(base, Symbol) and base.name in structures:
+            parts = (instruction.parts[0], "local", *instruction.parts[2:])
+            return replace(instruction, opcode=".".join(parts), parts=parts)
+    return instruction
 
 
 def branch_table(
