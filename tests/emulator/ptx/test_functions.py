@@ -92,7 +92,7 @@ def test_findings_in_a_function_name_the_line_that_calls_it() -> None:
     )
     result = UserKernel.of_source(source).run(np.zeros(31, np.int32), grid=1, block=32)
     (finding,) = result.findings
-    assert finding.kind == "out-of-bounds"
+    assert finding.kind == "global-out-of-bounds"
     assert "kernel.cu:1, called from" in str(finding.source)
     assert "kernel.cu:3" in str(finding.source)
 

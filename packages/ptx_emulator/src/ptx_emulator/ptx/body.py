@@ -18,7 +18,7 @@ from ptx_emulator.ptx.functions import (
     jump,
     moves,
 )
-from ptx_emulator.ptx.lower import branch_table, lowered
+from ptx_emulator.ptx.lower import CARRY, branch_table, lowered, uses_carry
 from ptx_emulator.ptx.model import (
     Instruction,
     Label,
@@ -260,6 +260,8 @@ class Body:
             text,
             self.called_from,
         )
+        if uses_carry(instruction):
+            self.registers[CARRY.name] = "pred"
         if parts[0] == "brx":
             found = self._branch_table(instruction, label.strip(), line)
         elif parts[0] == "ret" and self.calling:

@@ -6,7 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from ptx_emulator.ptx.model import Imm, Instruction, Label, Memory, Operand, Reg, Symbol, Vector
+from ptx_emulator.ptx.model import (
+    Imm,
+    Instruction,
+    Label,
+    Memory,
+    Operand,
+    Pair,
+    Reg,
+    Symbol,
+    Vector,
+)
+
+CARRY = Reg("%carry")
+CACHE_HINT = "L2::cache_hint"
 
 
 def lowered(
@@ -18,6 +31,11 @@ def lowered(
         return [_call(instruction)]
     if parts[0] in ("bar", "barrier") and "red" in parts:
         return _vote(instruction)
+    if CACHE_HINT in parts:  # which changes no result
+        parts = tuple(part for part in parts if part != CACHE_HINT)
+        instruction = replace(instruction, parts=parts, operands=instruction.operands[:-1])
+    if uses_carry(instruction):
+        return [_with_carry(instruction)]
     if "param" in (part.split("::")[0] for part in parts[1:2]):
         moved = _parameter_move(instruction, call_params)
         return [moved or _in_local_memory(instruction, structures)]
@@ -30,6 +48,25 @@ def _call(instruction: Instruction) -> Instruction:
     if not operands or not isinstance(operands[0], Vector):
         operands = (Vector(()), *operands)
     return replace(instruction, operands=(*operands, Vector(()))[:3])
+
+
+def uses_carry(instruction: Instruction) -> bool:
+    """Whether an instruction reads or writes the carry flag."""
+    return instruction.parts[0] in ("addc", "subc", "madc") or "cc" in instruction.parts[1:]
+
+
+def _with_carry(instruction: Instruction) -> Instruction:
+    """The carry flag as a register beside the result, and as the last operand."""
+    name, *rest = instruction.parts
+    destination, *sources = instruction.operands
+    if "cc" in rest:
+        destination = Pair(destination, CARRY)
+    comes_in = CARRY if name in ("addc", "subc", "madc") else Imm(0, "int")
+    return replace(
+        instruction,
+        parts=("carry", name[:3], *(part for part in rest if part != "cc")),
+        operands=(destination, *sources, comes_in),
+    )
 
 
 def _vote(instruction: Instruction) -> list[Instruction]:
