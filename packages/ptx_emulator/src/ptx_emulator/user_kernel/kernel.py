@@ -28,7 +28,7 @@ from ptx_emulator.user_kernel.arguments import (
     check_arguments,
     place_arguments,
 )
-from ptx_emulator.user_kernel.compiling import compile_cuda
+from ptx_emulator.user_kernel.compiling import Unit, compile_cuda
 from ptx_emulator.user_kernel.debugger import UserDebugger
 from ptx_emulator.user_kernel.debugging import Debug, find_stops, read_watch
 from ptx_emulator.user_kernel.places import place_of
@@ -65,10 +65,12 @@ class UserKernel:
         *,
         arch: str = DEFAULT_ARCH,
         include: Sequence[str | Path] = (),
+        defines: Sequence[str] = (),
     ) -> UserKernel:
         """The kernel of a .cu or .ptx file; `entry` names it where there are several.
 
-        `arch` is what CUDA is compiled for, `include` are folders of headers.
+        A kernel that is a template is named with its arguments: `scale<float, 64>`. `arch` is what
+        CUDA is compiled for, `include` are folders of headers, `defines` are macros: `N=64`.
         """
         path = Path(path)
         try:
@@ -77,7 +79,8 @@ class UserKernel:
             raise UnsupportedError(f"cannot read {path}: {error}") from None
         if path.suffix == ".ptx":
             return cls.of_ptx(text, entry)
-        return cls.of_source(text, entry, arch=arch, include=(path.parent, *include), name=path)
+        folders = (path.parent, *include)
+        return cls.of_source(text, entry, arch=arch, include=folders, defines=defines, name=path)
 
     @classmethod
     def of_source(
@@ -87,12 +90,15 @@ class UserKernel:
         *,
         arch: str = DEFAULT_ARCH,
         include: Sequence[str | Path] = (),
+        defines: Sequence[str] = (),
         name: str | Path = "kernel.cu",
     ) -> UserKernel:
-        """The kernel of a CUDA text, compiled by NVRTC. `name` stands for the text in reports."""
+        """The kernel of a CUDA text. `name` stands for the text in reports."""
         folders = [Path(folder) for folder in include]
-        ptx = compile_cuda(source, name=str(name), arch=arch, include=folders)
-        return cls.of_ptx(ptx, entry)
+        expression = entry if entry is not None and "<" in entry else None
+        unit = Unit(source, str(name), arch, folders, defines, expression)
+        ptx, mangled = compile_cuda(unit)
+        return cls.of_ptx(ptx, mangled or entry)
 
     @classmethod
     def of_ptx(cls, ptx: str, entry: str | None = None) -> UserKernel:
@@ -225,6 +231,11 @@ def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
     """The kernel that is meant: by its name in PTX, or in C++."""
     there = f"the text has {', '.join(kernels) or 'none'}"
     if entry is None:
+        if not kernels:
+            raise UnsupportedError(
+                "there is no kernel in the text; one that is a template is named with its"
+                " arguments, as in scale<float, 64>"
+            )
         if len(kernels) != 1:
             raise UnsupportedError(f"say which kernel is meant; {there}")
         return kernels[0]
