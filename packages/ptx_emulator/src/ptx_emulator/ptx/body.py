@@ -32,7 +32,7 @@ from ptx_emulator.ptx.model import (
 from ptx_emulator.ptx.operands import read_operands
 from ptx_emulator.ptx.text import Text
 
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
+_LOC = re.compile(r"\.loc((?:\s+\d+){2,3})\b(?:.*\binlined_at((?:\s+\d+){2,3}))?")
 _BODY_ITEM = re.compile(
     rf"""
     (?P<loc>\.loc\b[^\n]*)
@@ -52,6 +52,8 @@ _ENDS = ("ret", "exit", "bra", "brx")
 _VARIABLES = (".shared", ".extern", ".visible", ".weak", ".global", ".const", ".local", ".param")
 _IGNORED = (".pragma", ".calltargets", ".callprototype")
 _TABLE = ".branchtargets"
+
+Places = tuple[tuple[str, int], ...]  # lines of the CUDA source
 
 
 class Scope:
@@ -90,8 +92,10 @@ class Body:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.location: tuple[str, int] | None = None
-        self.called_from: tuple[str, int] | None = None
-        self.call_place: tuple[str, int] | None = None  # of the function that is being read
+        self.callers: Places = ()
+        self.calls: Places = ()  # of the function that is being read
+        self.inlined_at: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.chains: dict[Places, Places] = {}
         self.scopes = [Scope("")]
         self.scope_count = 0
 
@@ -131,12 +135,27 @@ class Body:
         match = _LOC.match(directive)
         if match is None:
             raise PtxError(f"cannot read {quoted(directive)}", line)
-        self.location = self._place(match[1], match[2])
-        self.called_from = self._place(match[3], match[4]) if match[3] else self.call_place
+        here = tuple(map(int, match[1].split()))
+        caller = tuple(map(int, (match[2] or "").split()))
+        self.inlined_at[here] = caller
+        self.location = self._place(here)
+        chain = (*self._chain(caller), *self.calls)
+        self.callers = self.chains.setdefault(chain, chain)
 
-    def _place(self, file_number: str, line: str) -> tuple[str, int] | None:
-        file = self.text.files.get(int(file_number))
-        return (file, int(line)) if file is not None and int(line) else None
+    def _chain(self, caller: tuple[int, ...]) -> Places:
+        """Where a function was inlined, and where that function was, up to the kernel."""
+        found: list[tuple[str, int]] = []
+        seen: set[tuple[int, ...]] = set()
+        while caller and caller not in seen:
+            seen.add(caller)
+            place = self._place(caller)
+            found += [place] if place is not None else []
+            caller = self.inlined_at.get(caller, ())
+        return tuple(found)
+
+    def _place(self, at: tuple[int, ...]) -> tuple[str, int] | None:
+        file = self.text.files.get(at[0])
+        return (file, at[1]) if file is not None and at[1] else None
 
     def _label(self, name: str, line: int) -> None:
         scope = self.scopes[-1]
@@ -258,7 +277,7 @@ class Body:
             line,
             self.location,
             text,
-            self.called_from,
+            self.callers,
         )
         if uses_carry(instruction):
             self.registers[CARRY.name] = "pred"
@@ -297,14 +316,15 @@ class Body:
         given = self._bind(function.params, arguments, call.ptx_line)
         taken = self._bind(function.results, results, call.ptx_line)
         self._append(moves(call, given))
-        before = self.location, self.called_from, self.call_place
-        self.call_place = self.called_from = self.call_place or call.called_from or call.location
+        before = self.location, self.callers, self.calls
+        own = () if call.location is None else (call.location,)
+        self.calls = self.callers = (*own, *call.callers)
         self.calling.append(function.name)
         self._open()
         with self.text.elsewhere(function.start, function.line):
             self._read(function.start, function.line)
         self.calling.pop()
-        self.location, self.called_from, self.call_place = before
+        self.location, self.callers, self.calls = before
         self._label(RETURN, call.ptx_line)
         self._append(moves(call, [(theirs, ours, param) for ours, theirs, param in taken]))
         self._label(AFTER, call.ptx_line)
