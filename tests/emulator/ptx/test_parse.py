@@ -137,10 +137,10 @@ def test_a_whole_kernel() -> None:
                     22,
                     ("inner.cuh", 9),
                     "@%p1 bra.uni $L__BB0_1",
-                    ("main.cu", 8),
+                    (("main.cu", 8),),
                 ),
                 Instruction(
-                    "ret", ("ret",), (), None, False, 23, ("inner.cuh", 9), "ret", ("main.cu", 8)
+                    "ret", ("ret",), (), None, False, 23, ("inner.cuh", 9), "ret", (("main.cu", 8),)
                 ),
             ),
             labels={"$L__BB0_1": 1},

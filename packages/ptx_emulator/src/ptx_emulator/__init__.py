@@ -21,9 +21,9 @@ from ptx_emulator.machine.scheduler import SCHEDULES
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.run import RunResult, run
-from ptx_emulator.user_kernel.arguments import Empty, Tensor
 from ptx_emulator.user_kernel.debugging import Debug
 from ptx_emulator.user_kernel.kernel import UserKernel, UserRun
+from ptx_emulator.user_kernel.values import Empty, Pointer, Struct, Tensor
 
 __all__ = [
     "SCHEDULES",
@@ -36,10 +36,12 @@ __all__ = [
     "Finding",
     "GlobalMemory",
     "LaunchError",
+    "Pointer",
     "Program",
     "PtxError",
     "RefusedKernelError",
     "RunResult",
+    "Struct",
     "Tensor",
     "TensorMap",
     "UnsupportedError",

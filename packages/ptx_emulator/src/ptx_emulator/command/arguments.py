@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import UnsupportedError, shown
-from ptx_emulator.user_kernel.arguments import Empty, Given
+from ptx_emulator.user_kernel.arguments import Given
+from ptx_emulator.user_kernel.values import Empty
 
 TYPES: dict[str, type[np.generic]] = {
     **{f"f{bits}": t for bits, t in ((16, np.float16), (32, np.float32), (64, np.float64))},

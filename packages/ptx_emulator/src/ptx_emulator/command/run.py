@@ -21,9 +21,9 @@ from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.report.findings import finding_lines, from_here, mend_lines
 from ptx_emulator.report.hottest import hottest_places
 from ptx_emulator.report.mends import DEADLOCK
-from ptx_emulator.user_kernel.arguments import Empty
 from ptx_emulator.user_kernel.debugging import Debug
 from ptx_emulator.user_kernel.kernel import UserKernel, UserRun
+from ptx_emulator.user_kernel.values import Empty
 
 VALUES_SHOWN = 6
 

@@ -21,10 +21,8 @@ from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
 from ptx_emulator.run import RunResult, run
 from ptx_emulator.user_kernel.arguments import (
-    Empty,
     Given,
     Placed,
-    Tensor,
     check_arguments,
     place_arguments,
 )
@@ -122,7 +120,8 @@ class UserKernel:
         """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
-          written to; Tensor for what TMA moves; numbers; bytes or ctypes structures.
+          written to; Tensor for what TMA moves; numbers; Struct and Pointer for structures of
+          these; bytes or ctypes structures.
         - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
@@ -139,7 +138,7 @@ class UserKernel:
         memory = GlobalMemory()
         self._fill(variables or {}, memory)
         arguments, arrays = place_arguments(params, args, called, memory)
-        debugger = None if debug is None else self._debugger(debug, args, called, arrays)
+        debugger = None if debug is None else self._debugger(debug, arrays)
         program = Program(self.program.kernel, debugger.hooks) if debugger else self.program
         start = time.perf_counter()
         try:
@@ -163,15 +162,8 @@ class UserKernel:
             raise LaunchError(message) from error
         return self._outcome(result, time.perf_counter() - start, arrays, memory)
 
-    def _debugger(
-        self, debug: Debug, given: Sequence[Given], names: Sequence[str], arrays: Sequence[Placed]
-    ) -> UserDebugger:
-        placed = iter(arrays)
-        known = {
-            name: next(placed)
-            for name, value in zip(names, given, strict=True)
-            if isinstance(value, np.ndarray | Empty | Tensor)
-        }
+    def _debugger(self, debug: Debug, arrays: Sequence[Placed]) -> UserDebugger:
+        known = {placed.name: placed for placed in arrays}
         stops = find_stops(self.program.kernel, self.program.blocks, debug.breaks)
         return UserDebugger(debug, [read_watch(text) for text in debug.watch], stops, known)
 
