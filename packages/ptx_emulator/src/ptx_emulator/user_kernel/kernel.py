@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptx_emulator.choices import DEFAULT_ARCH
 from ptx_emulator.errors import EmulatorError, LaunchError, UnsupportedError, shown
 from ptx_emulator.machine.launch.counters import Counters
 from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
-from ptx_emulator.run import RunResult, run
+from ptx_emulator.running import RunResult, run
 from ptx_emulator.user_kernel.arguments import (
     Given,
     Placed,
@@ -31,7 +32,6 @@ from ptx_emulator.user_kernel.debugger import UserDebugger
 from ptx_emulator.user_kernel.debugging import Debug, find_stops, read_watch
 from ptx_emulator.user_kernel.places import place_of
 
-DEFAULT_ARCH = "sm_80"
 Shape = int | tuple[int, ...]
 
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from ptx_emulator.choices import LOCKSTEP
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.launch.counters import Counters
 from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.machine import Argument, Debugger, Machine
-from ptx_emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from ptx_emulator.machine.scheduler import Scheduler, check_schedule
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program
 
