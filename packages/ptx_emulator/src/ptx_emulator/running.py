@@ -44,6 +44,7 @@ def run(
     cluster: tuple[int, int, int] | None = None,
     starts_early: bool = False,
     debugger: Debugger | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -57,6 +58,7 @@ def run(
     - `starts_early`: the kernel may start before the one that ran before it on `memory` has ended,
       and waits for it by griddepcontrol.wait.
     - `debugger`: is told of what its hooks, which the program has to have too, ask for.
+    - `patience`: seconds after which a loop that goes on and on is given up; None: never.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
     Where no order of the warps can change what a kernel does, unless something is found, the warps
@@ -80,16 +82,16 @@ def run(
         machine = launched()
         machine.debugger = debugger
         debugger.attach(machine)
-        return _run(machine, schedule, seed)
+        return _run(machine, schedule, seed, patience)
     if schedule != LOCKSTEP and checks and program.meets_at_barriers:
         before = memory.saved()
         with _freed(launched()) as machine:
-            together = _run_together(machine)
+            together = _run_together(machine, patience)
         if together is not None:
             return together
         memory.restore(before)
     with _freed(launched()) as machine:
-        return _run(machine, schedule, seed)
+        return _run(machine, schedule, seed, patience)
 
 
 @contextmanager
@@ -102,19 +104,19 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(machine: Machine) -> RunResult | None:
+def _run_together(machine: Machine, patience: float | None) -> RunResult | None:
     """What a run gives in every order of the warps; None where the order may matter."""
     try:
-        result = _run(machine, LOCKSTEP, 0)
+        result = _run(machine, LOCKSTEP, 0, patience)
     except EmulatorError:
         return None
     return None if result.findings or machine.global_access.exchanges else result
 
 
-def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
+def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
     if machine.checks:
         machine.report_text()
-    scheduler = Scheduler(machine, schedule, seed)
+    scheduler = Scheduler(machine, schedule, seed, patience)
     scheduler.run()
     machine.shared.report_unfinished()
     machine.copies.report_unfinished()

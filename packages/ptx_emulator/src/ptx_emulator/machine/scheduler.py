@@ -17,6 +17,7 @@ Lanes that spin until memory changes rest until nothing else can run.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
 from ptx_emulator.program.blocks import Block
 
+LOOKS = 512  # basic blocks between two looks at the time
+MANY_TURNS = 1500  # of a loop; those of a kernel that ends are few where each takes long
+MANY_WRONG_TURNS = 200  # where something was found, which makes them slow
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
 
@@ -56,11 +60,20 @@ class _Waiter:
     parity: Any
 
 
+def _first_of(lanes: Selection) -> int:
+    first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+    return int(first)
+
+
 class Scheduler:
     """Runs a machine to its end."""
 
-    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+    def __init__(
+        self, machine: Machine, schedule: str, seed: int, patience: float | None = None
+    ) -> None:
         self._machine = machine
+        self._patience = patience  # seconds that a loop may take
+        self._started = time.monotonic()
         self._together = schedule == LOCKSTEP
         self._random = random.Random(seed) if schedule == "random" else None
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
@@ -92,10 +105,9 @@ class Scheduler:
     def _step(self) -> None:
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise DeadlockError(
-                f"the kernel did not end within {MAX_STEPS} blocks.\n{self._describe()}",
-                self._machine.findings.items,
-            )
+            self._give_up(f"the kernel did not end within {MAX_STEPS} blocks")
+        if self.steps % LOOKS == 0 and self._patience is not None:
+            self._look_at_time(self._patience)
         machine, program = self._machine, self._machine.program
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
@@ -107,6 +119,27 @@ class Scheduler:
         self._leave(block, lanes, result)
         for at, numbers in machine.named_barriers.take_released():
             self._go_on(at, numbers)
+
+    def _look_at_time(self, patience: float) -> None:
+        """Give up where lanes have gone round a loop for long, and often."""
+        seconds = time.monotonic() - self._started
+        if seconds < patience:
+            return
+        nests = self._machine.program.loop_nests
+        many = MANY_WRONG_TURNS if len(self._machine.findings) else MANY_TURNS
+        for group in self._groups:
+            first = _first_of(group.lanes)
+            for header in nests[group.block]:
+                turns = int(self._turns[header][first])
+                if turns >= many:
+                    instruction = self._machine.program.blocks[header].instructions[0]
+                    self._give_up(
+                        f"{turns} turns of the loop at {instruction.place} took"
+                        f" {seconds:.0f} s and more are to come; pass a longer patience if it ends"
+                    )
+
+    def _give_up(self, why: str) -> None:
+        raise DeadlockError(f"{why}.\n{self._describe()}", self._machine.findings.items)
 
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
@@ -129,8 +162,7 @@ class Scheduler:
         return _Group(first.block, self._machine.lanes.gather(together), first.when)
 
     def _unit_of(self, lanes: Selection) -> int:
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
-        return int(self._units[first])
+        return int(self._units[_first_of(lanes)])
 
     def _numbered_units(self) -> Ints:
         lanes = self._machine.lanes
@@ -216,7 +248,7 @@ class Scheduler:
     def _ready(self, block: int, lanes: Selection) -> None:
         """Let lanes run a block, at their place in program order."""
         program = self._machine.program
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        first = _first_of(lanes)
         place: list[int] = []
         for header in program.loop_nests[block]:
             place += (program.priorities[header], int(self._turns[header][first]))
@@ -273,6 +305,6 @@ class Scheduler:
             instruction = program.blocks[group.block].instructions[0]
             cta, warp = int(group.lanes.cta[0]), int(group.lanes.warp[0])
             others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
-            lines.append(f"  CTA {cta} warp {warp}{others} runs at PTX line {instruction.ptx_line}")
+            lines.append(f"  CTA {cta} warp {warp}{others} runs at {instruction.place}")
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
         return "\n".join(lines)
