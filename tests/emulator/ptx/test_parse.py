@@ -84,6 +84,13 @@ def test_a_place_names_its_caller() -> None:
     assert inlined.source == "inner.cuh:9, called from main.cu:8"
 
 
+def test_a_place_names_all_its_callers() -> None:
+    outer = ".loc 1 8 3, function_name $L__info_string0, inlined_at 1 30 5"
+    text = SMALL.replace("  .loc 2 9 1", f"  {outer}\n  .loc 2 9 1")
+    _, inlined, *_ = parse(text)["scale"].instructions
+    assert inlined.source == "inner.cuh:9, called from main.cu:8, called from main.cu:30"
+
+
 def test_a_whole_kernel() -> None:
     p1, rd1 = Reg("%p1"), Reg("%rd1")
     store = "st.global.v2.f32"
@@ -119,7 +126,7 @@ def test_a_whole_kernel() -> None:
                     20,
                     ("inner.cuh", 9),
                     "@!%p1 st.global.v2.f32 [%rd1+-16], {%f0, %f1}",
-                    ("main.cu", 8),
+                    (("main.cu", 8),),
                 ),
                 Instruction(
                     "bra.uni",
@@ -130,10 +137,11 @@ def test_a_whole_kernel() -> None:
                     22,
                     ("inner.cuh", 9),
                     "@%p1 bra.uni $L__BB0_1",
-                    ("main.cu", 8),
+                    (("main.cu", 8),),
                 ),
                 Instruction(
-                    "ret", ("ret",), (), None, False, 23, ("inner.cuh", 9), "ret", ("main.cu", 8)
+                    *("ret", ("ret",), (), None, False, 23),
+                    *(("inner.cuh", 9), "ret", (("main.cu", 8),)),
                 ),
             ),
             labels={"$L__BB0_1": 1},

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from ptx_emulator.errors import DeadlockError, EmulatorError
+from ptx_emulator.machine.barriers.paths import Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
-from ptx_emulator.program.blocks import Block
 
 LOCKSTEP = "lockstep"
 SCHEDULES = (LOCKSTEP, "depth-first", "random")
@@ -87,7 +87,8 @@ class Scheduler:
 
     def _anyone_waits(self) -> bool:
         machine = self._machine
-        waiting = self._waiters or self._spinners or machine.named_barriers.any_open
+        barriers = machine.named_barriers.any_open or machine.warp_barriers.any_open
+        waiting = self._waiters or self._spinners or barriers
         return bool(waiting or machine.register_pool.anyone_waits)
 
     def _step(self) -> None:
@@ -105,8 +106,12 @@ class Scheduler:
             machine.written.run(block.index, lanes)
         function = program.function(block.index, lanes.is_all)
         result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
-        self._leave(block, lanes, result)
+        if not lanes.whole_warps:
+            machine.paths.took(lanes, block.index, group.when)
+        self._leave(Place(block.index, group.when), lanes, result)
         for at, numbers in machine.named_barriers.take_released():
+            self._go_on(at, numbers)
+        for at, numbers in machine.warp_barriers.take_released():
             self._go_on(at, numbers)
 
     def _next_group(self) -> _Group:
@@ -155,26 +160,29 @@ class Scheduler:
         for unit in np.unique(units):
             yield self._machine.lanes.gather(numbers[units == unit])
 
-    def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
+    def _leave(self, place: Place, lanes: Selection, result: Any) -> None:
+        block = self._machine.program.blocks[place.block]
         match block.terminator:
             case "fall":
                 self._enter(block.next, lanes, block.index)
             case "jump":
                 self._enter(block.target, lanes, block.index)
             case "return":
-                self._machine.named_barriers.exited(lanes)
+                self._exit(lanes)
             case "branch":
                 for target, part in self._split(lanes, result, block.target, block.next):
                     self._enter(target, part, block.index)
             case "branch_return":
                 for target, part in self._split(lanes, result, None, block.next):
                     if target is None:
-                        self._machine.named_barriers.exited(part)
+                        self._exit(part)
                     else:
                         self._enter(target, part, block.index)
             case "barrier":
                 numbers, threads = result
-                self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+                self._machine.named_barriers.wait(lanes, numbers, threads, place)
+            case "warp_barrier":
+                self._machine.warp_barriers.wait(lanes, result, place)
             case "cluster_wait":
                 self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
@@ -186,6 +194,10 @@ class Scheduler:
                 pool = self._machine.register_pool
                 for at, numbers in pool.change(lanes, grows, count, block.index):
                     self._go_on(at, numbers)
+
+    def _exit(self, lanes: Selection) -> None:
+        self._machine.named_barriers.exited(lanes)
+        self._machine.warp_barriers.exited(lanes)
 
     def _split(
         self, lanes: Selection, taken: Bools, target: int | None, other: int | None
@@ -264,7 +276,7 @@ class Scheduler:
         lines += [f"  {line}" for line in self._machine.register_pool.describe()]
         for waiter in self._waiters:
             instruction = program.blocks[waiter.block].instructions[-1]
-            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            lines.append(f"  at {instruction.place}:")
             waiting = self._machine.mbarriers.describe_waiters(
                 waiter.lanes, waiter.address, waiter.parity
             )
@@ -274,6 +286,7 @@ class Scheduler:
             instruction = program.blocks[group.block].instructions[0]
             cta, warp = int(group.lanes.cta[0]), int(group.lanes.warp[0])
             others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
-            lines.append(f"  CTA {cta} warp {warp}{others} runs at PTX line {instruction.ptx_line}")
+            lines.append(f"  CTA {cta} warp {warp}{others} runs at {instruction.place}")
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
+        lines += [f"  {line}" for line in self._machine.warp_barriers.describe()]
         return "\n".join(lines)

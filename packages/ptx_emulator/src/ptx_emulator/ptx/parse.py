@@ -29,11 +29,11 @@ from ptx_emulator.ptx.model import (
     Vector,
 )
 from ptx_emulator.ptx.operands import read_operands
+from ptx_emulator.ptx.places import Places
 
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.target\s+(\w+)", re.MULTILINE)
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
 _BLANK = re.compile(r"\s*")
 _MODULE_ITEM = re.compile(
     rf"""
@@ -206,8 +206,7 @@ class _Body:
         self.tables: dict[str, list[str]] = {}  # labels that a brx.idx chooses from
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
-        self.location: tuple[str, int] | None = None
-        self.called_from: tuple[str, int] | None = None
+        self.places = Places(module.files)
         self.scopes = [_Scope("")]
         self.scope_count = 0
 
@@ -227,7 +226,7 @@ class _Body:
             if kind == "statement":
                 self._statement(match["statement"], module.line)
             elif kind == "loc":
-                self._locate(match["loc"], module.line)
+                self.places.locate(match["loc"], module.line)
             elif kind == "label":
                 self._label(match["label"], module.line)
             elif kind == "open":
@@ -237,17 +236,6 @@ class _Body:
                 self._close()
         self._end_with_return(module.line)
         return position
-
-    def _locate(self, directive: str, line: int) -> None:
-        match = _LOC.match(directive)
-        if match is None:
-            raise PtxError(f"cannot read {quoted(directive)}", line)
-        self.location = self._place(match[1], match[2])
-        self.called_from = self._place(match[3], match[4]) if match[3] else None
-
-    def _place(self, file_number: str, line: str) -> tuple[str, int] | None:
-        file = self.module.files.get(int(file_number))
-        return (file, int(line)) if file is not None and int(line) else None
 
     def _label(self, name: str, line: int) -> None:
         scope = self.scopes[-1]
@@ -281,7 +269,7 @@ class _Body:
         jumps = (i.operands[-1] for i in self.instructions if i.parts[0] in _BRANCHES)
         if runs_on or any(isinstance(jump, Label) and jump.name in at_end for jump in jumps):
             self.instructions.append(
-                Instruction("ret", ("ret",), (), None, False, line, self.location, "ret")
+                Instruction("ret", ("ret",), (), None, False, line, self.places.location, "ret")
             )
 
     def _declare(self, name: str, operand: Operand, line: int) -> None:
@@ -359,9 +347,9 @@ class _Body:
             predicate,
             bool(negated),
             line,
-            self.location,
+            self.places.location,
             text,
-            self.called_from,
+            self.places.callers,
         )
         if parts[0] == "brx":
             found = self._branch_table(instruction, label.strip(), line)

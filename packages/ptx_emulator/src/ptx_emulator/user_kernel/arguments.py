@@ -60,12 +60,14 @@ class Placed:
 def place_arguments(
     params: Sequence[Param], given: Sequence[Given], names: Sequence[str], memory: GlobalMemory
 ) -> tuple[list[Argument], list[Placed]]:
-    """Allocate the arrays; the kernel's arguments, and the arrays in their order."""
+    """Allocate the arrays, those that overlap as one; the kernel's arguments, and the arrays in
+    their order."""
     arguments: list[Argument] = []
     arrays: list[Placed] = []
+    starts = _place_overlapping(given, names, memory)
     for param, value, name in zip(params, given, names, strict=True):
         if isinstance(value, _ARRAYS):
-            placed = _place(value, name, memory)
+            placed = _place(value, name, memory, starts)
             arrays.append(placed)
             tensor = isinstance(value, Tensor)
             arguments.append(_tensor_map(value, placed) if tensor else placed.address)
@@ -101,14 +103,54 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
             )
 
 
-def _place(value: NDArray[Any] | Empty | Tensor, name: str, memory: GlobalMemory) -> Placed:
+def _place_overlapping(
+    given: Sequence[Given], names: Sequence[str], memory: GlobalMemory
+) -> dict[int, int]:
+    """Allocate arrays that share bytes, such as one that is passed twice; where each of them is,
+    by where the host has it."""
+    arrays = [value.array if isinstance(value, Tensor) else value for value in given]
+    found = sorted(
+        (array.ctypes.data, array.ctypes.data + array.nbytes, place)
+        for place, array in enumerate(arrays)
+        if isinstance(array, np.ndarray) and array.nbytes
+    )
+    together: list[list[tuple[int, int, int]]] = []
+    end = 0
+    for start, stop, place in found:
+        if start < end:
+            together[-1].append((start, stop, place))
+        else:
+            together.append([(start, stop, place)])
+        end = max(end, stop)
+    addresses: dict[int, int] = {}
+    for several in together:
+        if len(several) > 1:
+            first = several[0][0]
+            whole = np.zeros(max(stop for _, stop, _ in several) - first, np.uint8)
+            for start, stop, place in several:
+                array = arrays[place]
+                assert isinstance(array, np.ndarray)
+                whole[start - first : stop - first] = array.reshape(-1).view(np.uint8)
+            name = " = ".join(names[place] for _, _, place in several)
+            address = memory.alloc(whole, name=name)
+            addresses |= {start: address + start - first for start, _, _ in several}
+    return addresses
+
+
+def _place(
+    value: NDArray[Any] | Empty | Tensor, name: str, memory: GlobalMemory, starts: dict[int, int]
+) -> Placed:
+    """The place of an array: one of `starts`, or memory of its own."""
     if isinstance(value, Empty):
         shape = (value.shape,) if isinstance(value.shape, int) else tuple(value.shape)
         dtype = np.dtype(value.dtype)
         nbytes = int(np.prod(shape)) * dtype.itemsize
         return Placed(memory.alloc(nbytes=nbytes, name=name), shape, dtype, None)
     array = value.array if isinstance(value, Tensor) else value
-    return Placed(memory.alloc(array, name=name), array.shape, array.dtype, array)
+    address = starts.get(array.ctypes.data)
+    if address is None:
+        address = memory.alloc(array, name=name)
+    return Placed(address, array.shape, array.dtype, array)
 
 
 def _tensor_map(value: Any, placed: Placed) -> TensorMap:

@@ -51,13 +51,21 @@ class EngineShadow(Shadow):
             self._report_overwrite(thread, "written", agent_before, where, other)
         known = self._seen_of_readers(seen)
         for reader in np.flatnonzero(self._latest_read > known).tolist():
-            read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
+            read, tags, _ = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
             agent_before = int(self._readers[reader])
             read &= ~_by_thread(thread, agent_before, tags)
             if read.any():
                 other = pc_of(tags[read])
                 self._report_overwrite(thread, "read", agent_before, chunks[read], other)
         state.write_range(first, last, agent, epoch, tag)
+
+    def loads_of(self, chunks: Ints) -> set[int]:
+        """The instructions whose bulk loads wrote flat chunks last, if they did."""
+        by_loads = (self._state.agent.take(chunks) >= self._clocks.barrier_agent(0)) & (
+            self._state.epoch.take(chunks) > 0
+        )
+        pcs = self._state.tags(chunks[by_loads]) >> LANE_BITS
+        return set(np.unique(pcs).tolist())
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""

@@ -117,10 +117,15 @@ class GlobalShadow:
         met: Bools,
         values: Values | None,
     ) -> None:
+        """Stores of one instruction that meet, of several warps or CTAs; they may store the
+        same."""
         where = access.where[lanes]
         meeting = lanes[np.isin(where, where[met])]
+        if values is not None:
+            meeting = meeting[~values.agreed(access, meeting)]
         rest = self._report_ctas_at_once(allocation, meeting, access)
-        self._report_warps_at_once(allocation, rest, access, values)
+        detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
+        self._note("race", f"{detail} at the same time", access, rest, None)
 
     def _store(
         self,
@@ -266,8 +271,9 @@ class GlobalShadow:
                 late = self._without_flags(
                     late, who, cta, agent, touches, np.isin(kind, list(loose)), access.pc
                 )
-            if values is not None and (late & near).any():
-                late &= ~near | ~values.unchanged(access, lanes)[:, None]
+            if values is not None and late.any():
+                stores = (kind == PLAIN) | (kind == STRONG)
+                late &= ~(stores & values.unchanged(access, lanes)[:, None])
             sides = ((CONFLICT, ~near), ("race", near & ~own), ("intra-warp-race", own))
             for finding, side in sides:
                 if (late & side).any():
@@ -319,15 +325,6 @@ class GlobalShadow:
         detail += " changes at the same time"
         self._note(CONFLICT, detail, access, lanes[several], None)
         return lanes[~several]
-
-    def _report_warps_at_once(
-        self, allocation: Allocation, lanes: Ints, access: Access, values: Values | None
-    ) -> None:
-        """Stores of one instruction that meet, of several warps; they may store the same."""
-        if values is not None:
-            lanes = lanes[~values.agreed(access, lanes)]
-        detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
-        self._note("race", f"{detail} at the same time", access, lanes, None)
 
     def _report(
         self,

@@ -27,7 +27,7 @@ class Finding:
     lane: int | None  # and its lane in the warp
     address: int | None  # the address that this lane accessed
     ptx_line: int | None  # the line of the PTX
-    source: str | None  # file:line of the CUDA source and of its caller
+    source: str | None  # file:line of the CUDA source and of all its callers
     other_ptx_line: int | None  # the line of the other access, if there is one
     other_source: str | None  # its file:line
     count: int  # how many lanes made the same error at the same instruction
@@ -40,6 +40,11 @@ class Finding:
         if self.other_ptx_line is not None:
             text += f"; the other access: {_place(self.other_ptx_line, self.other_source)}"
         return f"{text} (x{self.count})"
+
+    @property
+    def user_source(self) -> str | None:
+        """file:line in the kernel itself, wherever the function that was inlined there is."""
+        return None if self.source is None else self.source.split(", called from ")[-1]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary for JSON."""
