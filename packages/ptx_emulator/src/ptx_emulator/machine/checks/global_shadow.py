@@ -341,7 +341,7 @@ class GlobalShadow:
         cta, agent = divmod(number - self._first_writer - 1, self.agents)
         how = DID.get(tag >> LANE_BITS & KINDS)
         what = f"{did} by {how}" if how else did
-        who = f"CTA {cta} warp {agent % self._launch.warps_per_cta}"
+        who = f"{self._named(cta, agent % self._launch.warps_per_cta)} lane {tag & LANE_MASK}"
         ending = {
             READ_ONLY: "; the read-only cache may hold what was there before the kernel",
             "intra-warp-race": ", in another lane, with no __syncwarp in between",
@@ -351,6 +351,11 @@ class GlobalShadow:
         detail = f"{access.what} of bytes of {_name(allocation)} that {who} {what}{ending}"
         pc = tag >> LANE_BITS + KIND_BITS
         self._note(kind, detail, access, lanes[bad.any(axis=1)], pc)
+
+    def _named(self, cta: int, warp: int) -> str:
+        """A warp, and its CTA in the grid, of a CTA or a cluster that runs as one."""
+        clusters = self._launch.clusters
+        return f"CTA {clusters.cta(cta, warp)} warp {clusters.warp(warp)}"
 
     def _why(self, bad: Bools, lanes: Ints, access: Access, touches: Touches) -> str:
         """What is missing between two CTAs: a flag, or the fences around it."""

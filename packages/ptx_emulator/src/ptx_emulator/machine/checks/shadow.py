@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Access, alone_among
+from ptx_emulator.machine.checks import explain
 from ptx_emulator.machine.checks.accessors import Accessors, Epochs, Read
 from ptx_emulator.machine.checks.direct_shared import DirectShared
 from ptx_emulator.machine.checks.patterns import Pattern
@@ -31,7 +32,6 @@ from ptx_emulator.machine.launch.findings import Findings
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.storage.storage import Storage
 
-UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
 MOST_KNOWN = 512  # selections
@@ -195,7 +195,7 @@ class Shadow:
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
         late = self._without_flags(late, access, who, writers)
         if late.any():
-            detail, other = self._explain("atomic on bytes written by", writers, late)
+            detail, other = self._explain("atomic on bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
         self._check_readers(access, who, offsets)
         tags = who.lane + (access.pc << LANE_BITS)
@@ -286,7 +286,7 @@ class Shadow:
         unknown = writers.epoch > clocks.seen.reshape(-1).take(place)
         late = self._without_flags(unknown, access, who, writers)
         if late.any():
-            detail, other = self._explain("read of bytes written by", writers, late)
+            detail, other = self._explain("read of bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
         warp = who.warp[:, None]
         own = (writers.agent == warp) | (writers.agent == clocks.copy_agent(warp))
@@ -321,7 +321,7 @@ class Shadow:
             stores &= ~np.isin(writers.tag >> LANE_BITS, self._flags.atomics)
             late &= ~(stores & values.unchanged(access, access.lanes)[:, None])
         if late.any():
-            detail, other = self._explain("write over bytes written by", writers, late)
+            detail, other = self._explain("write over bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
 
     def _check_readers(self, access: Access, who: Accessors, offsets: Ints) -> None:
@@ -336,7 +336,10 @@ class Shadow:
                 reads = int(self._readers[reader]), tags, epochs
                 late = self._unflagged_reads(late, access, who, reads)
                 if late.any():
-                    detail, other = self._explain_reader(reader, tags[late])
+                    agent = np.full((late.size, 1), self._readers[reader])
+                    readers = Writers(epochs[:, None], agent, tags[:, None])
+                    what = "write over bytes read by"
+                    detail, other = self._explain(what, readers, late[:, None], who)
                     self._report("race", detail, access, late, other)
         for agent in (who.warp, clocks.lane_agent(who.warp)):
             own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
@@ -356,13 +359,16 @@ class Shadow:
         agent, tags, epochs = (np.broadcast_to(field, late.shape)[:, None] for field in reads)
         return self._without_flags(late[:, None], access, who, Writers(epochs, agent, tags))[:, 0]
 
-    def _explain(self, what: str, writers: Writers, bad: Bools) -> tuple[str, int]:
-        agent = self._clocks.describe(int(writers.agent[bad][0]))
-        return f"{what} {agent}{UNORDERED}", pc_of(writers.tag[bad])
-
-    def _explain_reader(self, reader: int, tags: Tags) -> tuple[str, int]:
-        agent = self._clocks.describe(int(self._readers[reader]))
-        return f"write over bytes read by {agent}{UNORDERED}", pc_of(tags)
+    def _explain(
+        self, what: str, others: Writers, bad: Bools, warps: Accessors | int
+    ) -> tuple[str, int]:
+        """What happened to bytes that others accessed, [lanes, parts], by warps or one warp."""
+        lane, part = (int(index[0]) for index in np.nonzero(bad))
+        warp = warps if isinstance(warps, int) else int(warps.warp[lane])
+        agent, tag = int(others.agent[lane, part]), int(others.tag[lane, part])
+        clocks = self._clocks
+        detail = f"{what} {explain.who(clocks, agent, tag)}{explain.missing(clocks, agent, warp)}"
+        return detail, tag >> LANE_BITS
 
     def _report(
         self, kind: str, detail: str, access: Access, bad: Bools, other_pc: int | None = None

@@ -31,9 +31,12 @@ class Finding:
     other_ptx_line: int | None  # the line of the other access, if there is one
     other_source: str | None  # its file:line
     count: int  # how many lanes made the same error at the same instruction
+    rank: int | None = None  # of the first lane's CTA in its cluster, if it has others
 
     def __str__(self) -> str:
-        who = "" if self.cta is None else f" by CTA {self.cta} warp {self.warp} lane {self.lane}"
+        rank = "" if self.rank is None else f" (cluster rank {self.rank})"
+        who = f" by CTA {self.cta}{rank} warp {self.warp} lane {self.lane}"
+        who = "" if self.cta is None else who
         address = "" if self.address is None else f", address {self.address:#x}"
         text = f"[{self.kind}] {self.kernel} {_place(self.ptx_line, self.source)}{who}{address}"
         text += f": {self.detail}"
@@ -112,6 +115,7 @@ class Findings:
             other_ptx_line=other_ptx_line,
             other_source=other_source,
             count=count,
+            rank=None if sel is None or self._clusters.size == 1 else self._clusters.rank(warp),
         )
 
     def report_thread(
