@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from ptx_emulator import Empty, Tensor, UserKernel, UserRun
-from ptx_emulator.user_kernel.compiling import compile_cuda, toolkit_headers
+from ptx_emulator.user_kernel.compiling import Unit, compile_cuda, toolkit_headers
 
 FOLDER = Path(__file__).parent  # of headers
 _KERNEL = re.compile(
@@ -118,4 +118,5 @@ def _ptx_of(path: Path) -> str:
     if _NEEDS_TOOLKIT in text and not toolkit_headers():
         pytest.skip("cooperative_groups.h comes with a CUDA toolkit, and none is installed")
     arch = _ARCH.search(text)
-    return compile_cuda(text, name=str(path), arch=arch[1] if arch else "sm_80", include=[FOLDER])
+    unit = Unit(text, str(path), arch[1] if arch else "sm_80", [FOLDER])
+    return compile_cuda(unit)[0]

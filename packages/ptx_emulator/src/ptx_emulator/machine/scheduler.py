@@ -23,14 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from ptx_emulator.choices import LOCKSTEP, SCHEDULES
 from ptx_emulator.errors import DeadlockError, EmulatorError
 from ptx_emulator.machine.barriers.paths import Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
 
-LOCKSTEP = "lockstep"
-SCHEDULES = (LOCKSTEP, "depth-first", "random")
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
 

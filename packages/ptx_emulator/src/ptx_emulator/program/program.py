@@ -14,7 +14,7 @@ import numpy as np
 from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.errors import EmulatorError, RefusedKernelError
 from ptx_emulator.machine import clusters
-from ptx_emulator.machine.arithmetic import integers, numerics
+from ptx_emulator.machine.arithmetic import integers, narrow, numerics, rounding
 from ptx_emulator.program.blocks import build_blocks, written_by
 from ptx_emulator.program.flags import flag_reads
 from ptx_emulator.program.hooks import Hooks
@@ -97,6 +97,8 @@ class Program:
             "np": np,
             "numerics": numerics,
             "integers": integers,
+            "narrow": narrow,
+            "rounding": rounding,
             "clusters": clusters,
             **self._layout.scalars,
         }

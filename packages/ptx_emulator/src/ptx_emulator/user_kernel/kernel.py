@@ -13,27 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptx_emulator.choices import DEFAULT_ARCH
 from ptx_emulator.errors import EmulatorError, LaunchError, UnsupportedError, shown
 from ptx_emulator.machine.launch.counters import Counters
 from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
-from ptx_emulator.run import RunResult, run
+from ptx_emulator.running import RunResult, run
 from ptx_emulator.user_kernel.arguments import (
-    Empty,
     Given,
     Placed,
-    Tensor,
     check_arguments,
     place_arguments,
 )
-from ptx_emulator.user_kernel.compiling import compile_cuda
+from ptx_emulator.user_kernel.compiling import Unit, compile_cuda
 from ptx_emulator.user_kernel.debugger import UserDebugger
 from ptx_emulator.user_kernel.debugging import Debug, find_stops, read_watch
 from ptx_emulator.user_kernel.places import place_of
 
-DEFAULT_ARCH = "sm_80"
 Shape = int | tuple[int, ...]
 
 
@@ -65,10 +63,12 @@ class UserKernel:
         *,
         arch: str = DEFAULT_ARCH,
         include: Sequence[str | Path] = (),
+        defines: Sequence[str] = (),
     ) -> UserKernel:
         """The kernel of a .cu or .ptx file; `entry` names it where there are several.
 
-        `arch` is what CUDA is compiled for, `include` are folders of headers.
+        A kernel that is a template is named with its arguments: `scale<float, 64>`. `arch` is what
+        CUDA is compiled for, `include` are folders of headers, `defines` are macros: `N=64`.
         """
         path = Path(path)
         try:
@@ -77,7 +77,8 @@ class UserKernel:
             raise UnsupportedError(f"cannot read {path}: {error}") from None
         if path.suffix == ".ptx":
             return cls.of_ptx(text, entry)
-        return cls.of_source(text, entry, arch=arch, include=(path.parent, *include), name=path)
+        folders = (path.parent, *include)
+        return cls.of_source(text, entry, arch=arch, include=folders, defines=defines, name=path)
 
     @classmethod
     def of_source(
@@ -87,12 +88,15 @@ class UserKernel:
         *,
         arch: str = DEFAULT_ARCH,
         include: Sequence[str | Path] = (),
+        defines: Sequence[str] = (),
         name: str | Path = "kernel.cu",
     ) -> UserKernel:
-        """The kernel of a CUDA text, compiled by NVRTC. `name` stands for the text in reports."""
+        """The kernel of a CUDA text. `name` stands for the text in reports."""
         folders = [Path(folder) for folder in include]
-        ptx = compile_cuda(source, name=str(name), arch=arch, include=folders)
-        return cls.of_ptx(ptx, entry)
+        expression = entry if entry is not None and "<" in entry else None
+        unit = Unit(source, str(name), arch, folders, defines, expression)
+        ptx, mangled = compile_cuda(unit)
+        return cls.of_ptx(ptx, mangled or entry)
 
     @classmethod
     def of_ptx(cls, ptx: str, entry: str | None = None) -> UserKernel:
@@ -116,7 +120,8 @@ class UserKernel:
         """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
-          written to; Tensor for what TMA moves; numbers; bytes or ctypes structures.
+          written to; Tensor for what TMA moves; numbers; Struct and Pointer for structures of
+          these; bytes or ctypes structures.
         - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
@@ -133,7 +138,7 @@ class UserKernel:
         memory = GlobalMemory()
         self._fill(variables or {}, memory)
         arguments, arrays = place_arguments(params, args, called, memory)
-        debugger = None if debug is None else self._debugger(debug, args, called, arrays)
+        debugger = None if debug is None else self._debugger(debug, arrays)
         program = Program(self.program.kernel, debugger.hooks) if debugger else self.program
         start = time.perf_counter()
         try:
@@ -157,15 +162,8 @@ class UserKernel:
             raise LaunchError(message) from error
         return self._outcome(result, time.perf_counter() - start, arrays, memory)
 
-    def _debugger(
-        self, debug: Debug, given: Sequence[Given], names: Sequence[str], arrays: Sequence[Placed]
-    ) -> UserDebugger:
-        placed = iter(arrays)
-        known = {
-            name: next(placed)
-            for name, value in zip(names, given, strict=True)
-            if isinstance(value, np.ndarray | Empty | Tensor)
-        }
+    def _debugger(self, debug: Debug, arrays: Sequence[Placed]) -> UserDebugger:
+        known = {placed.name: placed for placed in arrays}
         stops = find_stops(self.program.kernel, self.program.blocks, debug.breaks)
         return UserDebugger(debug, [read_watch(text) for text in debug.watch], stops, known)
 
@@ -225,6 +223,11 @@ def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
     """The kernel that is meant: by its name in PTX, or in C++."""
     there = f"the text has {', '.join(kernels) or 'none'}"
     if entry is None:
+        if not kernels:
+            raise UnsupportedError(
+                "there is no kernel in the text; one that is a template is named with its"
+                " arguments, as in scale<float, 64>"
+            )
         if len(kernels) != 1:
             raise UnsupportedError(f"say which kernel is meant; {there}")
         return kernels[0]

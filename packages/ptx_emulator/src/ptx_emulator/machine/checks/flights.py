@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulk stores on their way to global memory: nobody may read or write what they are writing."""
+"""Bulk stores on their way to global memory: nobody may read what they are writing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Flights:
         return allocation.start in self._open
 
     def check(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
-        """Look at an access that is resolved."""
+        """Look at a read that is resolved."""
         where = access.where[lanes]
         for flight in self._open.get(allocation.start, ()):
             nearest = np.searchsorted(flight.offsets, where + access.nbytes, side="left") - 1
@@ -71,5 +71,8 @@ class Flights:
                 detail = f"{access.what} of bytes of {name} that a bulk store of CTA {cta} warp"
                 detail += f" {warp} still writes{STILL}"
                 address = access.where + GLOBAL_BASE
+                first = int(lanes[met][0])
+                mine = self._launch.clusters.cta(access.sel.cta[first], access.sel.warp[first])
+                kind = "race" if mine == cta else "cta-write-conflict"
                 report = self._launch.findings.report
-                report("race", detail, access.pc, access.sel, bad, address, flight.pc)
+                report(kind, detail, access.pc, access.sel, bad, address, flight.pc)

@@ -123,8 +123,6 @@ class DirectGlobal:
         if site is None or count > MOST_VALUES:
             return -1
         allocation, how = site.allocation, 0
-        if self._memory.flights.over(allocation):
-            return -1
         part = allocation.part(size * count)
         if allocation.newest > self._first_writer:
             how |= WRITES

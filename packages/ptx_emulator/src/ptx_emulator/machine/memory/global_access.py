@@ -160,7 +160,6 @@ class GlobalAccess(Memory):
     def check_write(self, access: Access, values: Values | None = None) -> None:
         """Check and record a write that is resolved, of `values` if they are known."""
         for allocation, lanes in self._by_allocation(access):
-            self.flights.check(allocation, lanes, access)
             self._kernel_before.check(allocation, lanes, access)
             self._shadow.write(allocation, lanes, access, values)
 

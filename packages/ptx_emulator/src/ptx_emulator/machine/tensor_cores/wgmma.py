@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Thread
-from ptx_emulator.machine.arithmetic.numerics import F16_VALUES, element_bytes, to_f32
+from ptx_emulator.machine.arithmetic.numerics import (
+    F16_VALUES,
+    element_bytes,
+    elements,
+    to_f32,
+)
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, swizzle
 from ptx_emulator.machine.lanes import SHARED_BASE, WARP_SIZE, Selection
 from ptx_emulator.machine.launch.launch import Launch
@@ -122,7 +127,7 @@ class Wgmma:
         self,
         sel: Selection,
         n: int,
-        dtype: str,
+        types: tuple[str, str],
         a: tuple[Array, ...] | Array,
         b: Array,
         scale_d: bool | Array,
@@ -133,11 +138,11 @@ class Wgmma:
     ) -> Floats:
         """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
         groups = self._groups(sel)
-        right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
+        right = self._operand(sel, groups, b, n, types[1], bool(trans_b), pc)
         if isinstance(a, tuple):
-            left = _from_fragments(a, dtype, sel, groups)
+            left = _from_fragments(a, types[0], sel, groups)
         else:
-            left = self._operand(sel, groups, a, ROWS, dtype, bool(trans_a), pc)
+            left = self._operand(sel, groups, a, ROWS, types[0], bool(trans_a), pc)
         self._launch.counters.tensor_operations += 2 * ROWS * n * left.shape[-1] * len(groups.warps)
         product: Floats = np.matmul(left, right.transpose(0, 2, 1))
         if isinstance(scale_d, (bool, np.bool_)):
@@ -146,6 +151,34 @@ class Wgmma:
         if keep.all():
             return product + matrix
         return product + np.where(keep[:, None, None], matrix, np.float32(0))
+
+    def multiply_at_once(
+        self,
+        sel: Selection,
+        n: int,
+        types: tuple[str, str],
+        a: tuple[Array, ...] | Array,
+        b: Array,
+        scale_d: bool | Array,
+        trans_a: bool,
+        trans_b: bool,
+        registers: Array,
+        pc: int,
+    ) -> Array:
+        """Accumulators [registers, lanes] after: integers, or two 16-bit floats a register."""
+        count, lanes = registers.shape
+        before = registers.astype(np.float64)
+        if registers.dtype == np.uint32:
+            pairs = elements(np.ascontiguousarray(registers), "f16")
+            before = pairs.transpose(0, 2, 1).reshape(2 * count, lanes)
+        product = (sel, n, types, a, b, scale_d, trans_a, trans_b)
+        after = self.multiply(*product, self.gather(sel, before), pc)
+        sums = self.scatter(sel, after, len(before))
+        if registers.dtype == np.int32:
+            return sums.astype(np.int64).astype(np.int32)
+        halves = sums.astype(np.float16).reshape(count, 2, lanes).transpose(0, 2, 1)
+        words: Array = np.ascontiguousarray(halves).view(np.uint32).reshape(count, lanes)
+        return words
 
     def commit(self, sel: Selection) -> None:
         self._committed[sel.warps] += 1

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ptx_emulator.choices import LOCKSTEP
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.launch.limits import check_launch
 from ptx_emulator.machine.machine import Argument, Debugger, Machine
-from ptx_emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from ptx_emulator.machine.scheduler import Scheduler, check_schedule
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.program.program import Program
