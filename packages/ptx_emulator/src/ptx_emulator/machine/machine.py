@@ -17,7 +17,9 @@ from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from ptx_emulator.machine.async_copies.tma import Tma
 from ptx_emulator.machine.barriers.barriers import NamedBarriers
 from ptx_emulator.machine.barriers.mbarriers import MBarriers
+from ptx_emulator.machine.barriers.paths import Paths
 from ptx_emulator.machine.barriers.register_pool import RegisterPool
+from ptx_emulator.machine.barriers.warp_barriers import WarpBarriers
 from ptx_emulator.machine.checks.kernel_before import KernelBefore
 from ptx_emulator.machine.checks.written import WrittenRegisters
 from ptx_emulator.machine.lanes import (
@@ -35,6 +37,7 @@ from ptx_emulator.machine.memory.shared import SharedMemory
 from ptx_emulator.machine.printing import Printer
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.owners import global_owners
+from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.machine.tensor_cores.matrix import MatrixUnit
 from ptx_emulator.machine.tensor_cores.wgmma import Wgmma
 from ptx_emulator.machine.tensor_cores.wmma import Wmma
@@ -89,12 +92,13 @@ class Machine(Launch):
         checks: bool,
         cluster: tuple[int, int, int] | None = None,
         starts_early: bool = False,
+        shared_fill: np.uint32 = POISON,
     ) -> None:
         super().__init__(program, grid, block, dynamic_smem, checks, cluster)
         self.tensor_maps: dict[int, TensorMap] = dict(memory.tensor_maps)
         parameters = self._parameter_block(args)
         self.kernel_before = KernelBefore(self, memory, starts_early)
-        self.shared = shared = SharedMemory(self)
+        self.shared = shared = SharedMemory(self, shared_fill)
         self.global_access = GlobalAccess(self, memory, self.kernel_before)
         if checks:
             self.global_access.owners = global_owners(program, memory, parameters)
@@ -102,7 +106,7 @@ class Machine(Launch):
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(parameters), parameters)
         self.constant_access = ConstantAccess(self.global_access)
         self.generic = GenericAccess(shared, self.local, self.parameters, self.global_access)
-        self.printer = Printer(self.generic)
+        self.printer = Printer(self, self.generic)
         self.copies = AsyncCopies(self, shared, self.global_access)
         self.matrix = MatrixUnit(self, shared)
         self.warp = WarpUnit(self)
@@ -113,7 +117,9 @@ class Machine(Launch):
         self.tma = Tma(self, *engine, self.tensor_maps)
         self.wgmma = Wgmma(self, shared)
         self.wmma = Wmma(self)
-        self.named_barriers = NamedBarriers(self)
+        self.paths = Paths(self)
+        self.named_barriers = NamedBarriers(self, self.paths)
+        self.warp_barriers = WarpBarriers(self, self.paths)
         self.register_pool = RegisterPool(self)
 
         self.ticks = 0

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from ptx_emulator.choices import LOCKSTEP, SCHEDULES
-from ptx_emulator.errors import DeadlockError, EmulatorError
+from ptx_emulator.errors import DeadlockError, EmulatorError, EndlessError
+from ptx_emulator.machine.barriers.paths import Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
-from ptx_emulator.program.blocks import Block
 
 LOOKS = 512  # basic blocks between two looks at the time
 MANY_TURNS = 1500  # of a loop; those of a kernel that ends are few where each takes long
@@ -99,7 +99,8 @@ class Scheduler:
 
     def _anyone_waits(self) -> bool:
         machine = self._machine
-        waiting = self._waiters or self._spinners or machine.named_barriers.any_open
+        barriers = machine.named_barriers.any_open or machine.warp_barriers.any_open
+        waiting = self._waiters or self._spinners or barriers
         return bool(waiting or machine.register_pool.anyone_waits)
 
     def _step(self) -> None:
@@ -116,8 +117,12 @@ class Scheduler:
             machine.written.run(block.index, lanes)
         function = program.function(block.index, lanes.is_all)
         result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
-        self._leave(block, lanes, result)
+        if not lanes.whole_warps:
+            machine.paths.took(lanes, block.index, group.when)
+        self._leave(Place(block.index, group.when), lanes, result)
         for at, numbers in machine.named_barriers.take_released():
+            self._go_on(at, numbers)
+        for at, numbers in machine.warp_barriers.take_released():
             self._go_on(at, numbers)
 
     def _look_at_time(self, patience: float) -> None:
@@ -139,7 +144,7 @@ class Scheduler:
                     )
 
     def _give_up(self, why: str) -> None:
-        raise DeadlockError(f"{why}.\n{self._describe()}", self._machine.findings.items)
+        raise EndlessError(f"{why}.\n{self._describe()}", self._machine.findings.items)
 
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
@@ -186,26 +191,29 @@ class Scheduler:
         for unit in np.unique(units):
             yield self._machine.lanes.gather(numbers[units == unit])
 
-    def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
+    def _leave(self, place: Place, lanes: Selection, result: Any) -> None:
+        block = self._machine.program.blocks[place.block]
         match block.terminator:
             case "fall":
                 self._enter(block.next, lanes, block.index)
             case "jump":
                 self._enter(block.target, lanes, block.index)
             case "return":
-                self._machine.named_barriers.exited(lanes)
+                self._exit(lanes)
             case "branch":
                 for target, part in self._split(lanes, result, block.target, block.next):
                     self._enter(target, part, block.index)
             case "branch_return":
                 for target, part in self._split(lanes, result, None, block.next):
                     if target is None:
-                        self._machine.named_barriers.exited(part)
+                        self._exit(part)
                     else:
                         self._enter(target, part, block.index)
             case "barrier":
                 numbers, threads = result
-                self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+                self._machine.named_barriers.wait(lanes, numbers, threads, place)
+            case "warp_barrier":
+                self._machine.warp_barriers.wait(lanes, result, place)
             case "cluster_wait":
                 self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
@@ -217,6 +225,10 @@ class Scheduler:
                 pool = self._machine.register_pool
                 for at, numbers in pool.change(lanes, grows, count, block.index):
                     self._go_on(at, numbers)
+
+    def _exit(self, lanes: Selection) -> None:
+        self._machine.named_barriers.exited(lanes)
+        self._machine.warp_barriers.exited(lanes)
 
     def _split(
         self, lanes: Selection, taken: Bools, target: int | None, other: int | None
@@ -295,7 +307,7 @@ class Scheduler:
         lines += [f"  {line}" for line in self._machine.register_pool.describe()]
         for waiter in self._waiters:
             instruction = program.blocks[waiter.block].instructions[-1]
-            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            lines.append(f"  at {instruction.place}:")
             waiting = self._machine.mbarriers.describe_waiters(
                 waiter.lanes, waiter.address, waiter.parity
             )
@@ -307,4 +319,5 @@ class Scheduler:
             others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
             lines.append(f"  CTA {cta} warp {warp}{others} runs at {instruction.place}")
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
+        lines += [f"  {line}" for line in self._machine.warp_barriers.describe()]
         return "\n".join(lines)

@@ -17,6 +17,7 @@ from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from ptx_emulator.machine.machine import Argument, Structure
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.ptx.model import Param
+from ptx_emulator.user_kernel.overlapping import Device
 from ptx_emulator.user_kernel.values import (
     MAP_BYTES,
     Empty,
@@ -55,16 +56,19 @@ def place_arguments(
     """Allocate the arrays; the kernel's arguments, and the arrays in their order."""
     arguments: list[Argument] = []
     arrays: list[Placed] = []
+    named = zip(names, given, strict=True)
+    on_host = [(name, array) for name, value in named for array in arrays_of(value)]
+    device = Device(memory, [(n, array) for n, array in on_host if isinstance(array, np.ndarray)])
     for param, value, name in zip(params, given, names, strict=True):
         if isinstance(value, _ARRAYS):
-            placed = _place(value, name, memory)
+            placed = _place(value, name, device)
             arrays.append(placed)
             tensor = isinstance(value, Tensor)
             arguments.append(_tensor_map(value, placed) if tensor else placed.address)
         elif isinstance(value, Pointer):
-            arguments.append(_place_pointer(value, name, memory, arrays))
+            arguments.append(_place_pointer(value, name, device, arrays))
         elif isinstance(value, Struct):
-            arguments.append(_place_struct(value, name, memory, arrays))
+            arguments.append(_place_struct(value, name, device, arrays))
         elif isinstance(value, _RAW):
             arguments.append(value)
         else:
@@ -120,45 +124,43 @@ def _check_struct(param: Param, value: Struct, name: str) -> None:
         )
 
 
-def _place_struct(
-    value: Struct, name: str, memory: GlobalMemory, arrays: list[Placed]
-) -> Structure:
+def _place_struct(value: Struct, name: str, device: Device, arrays: list[Placed]) -> Structure:
     """The bytes of a structure, and the tensor maps in it by their offsets."""
     fields, size = layout(value)
     data, maps = bytearray(size), dict[int, TensorMap]()
     for number, (offset, field) in enumerate(fields):
         called = f"{name}.{number}"
         if isinstance(field, _ARRAYS):
-            placed = _place(field, called, memory)
+            placed = _place(field, called, device)
             arrays.append(placed)
             if isinstance(field, Tensor):
                 maps[offset] = _tensor_map(field, placed)
                 continue
             packed = placed.address.to_bytes(8, "little")
         elif isinstance(field, Pointer):
-            packed = _place_pointer(field, called, memory, arrays).to_bytes(8, "little")
+            packed = _place_pointer(field, called, device, arrays).to_bytes(8, "little")
         else:
             packed = field if isinstance(field, bytes) else number_bytes(field)
         data[offset : offset + len(packed)] = packed
     return Structure(bytes(data), maps)
 
 
-def _place_pointer(value: Pointer, name: str, memory: GlobalMemory, arrays: list[Placed]) -> int:
+def _place_pointer(value: Pointer, name: str, device: Device, arrays: list[Placed]) -> int:
     """Allocate a structure; its address."""
-    struct = _place_struct(value, name, memory, arrays)
-    address = memory.alloc(np.frombuffer(struct.data, np.uint8), name=name)
-    memory.tensor_maps |= {address + offset: found for offset, found in struct.maps.items()}
+    struct = _place_struct(value, name, device, arrays)
+    address = device.memory.alloc(np.frombuffer(struct.data, np.uint8), name=name)
+    device.memory.tensor_maps |= {address + offset: found for offset, found in struct.maps.items()}
     return address
 
 
-def _place(value: NDArray[Any] | Empty | Tensor, name: str, memory: GlobalMemory) -> Placed:
+def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> Placed:
     value = value.array if isinstance(value, Tensor) else value
     if isinstance(value, Empty):
         shape = (value.shape,) if isinstance(value.shape, int) else tuple(value.shape)
         dtype = np.dtype(value.dtype)
         nbytes = int(np.prod(shape)) * dtype.itemsize
-        return Placed(memory.alloc(nbytes=nbytes, name=name), shape, dtype, None, name)
-    return Placed(memory.alloc(value, name=name), value.shape, value.dtype, value, name)
+        return Placed(device.memory.alloc(nbytes=nbytes, name=name), shape, dtype, None, name)
+    return Placed(device.address(value, name), value.shape, value.dtype, value, name)
 
 
 def _tensor_map(value: Any, placed: Placed) -> TensorMap:

@@ -117,6 +117,11 @@ class ShadowState:
             self._fine().any_read = True
             self.layout += 1
 
+    def tags(self, chunks: Ints) -> Tags:
+        """The tags of those who wrote chunks last, as a whole."""
+        tags: Tags = self._tag.take(chunks)
+        return tags
+
     def last_writers(self, offsets: Ints, nbytes: int) -> Writers:
         chunks = offsets // CHUNK
         epoch = self.epoch.take(chunks)[:, None]
@@ -199,21 +204,29 @@ class ShadowState:
 
     def late_reads(
         self, readers: Ints | int, offsets: Ints, nbytes: int, known: NDArray[Any]
-    ) -> tuple[Bools, Tags]:
-        """Which bytes a reader (one for all, or one a lane) read after `known`, with the tags."""
+    ) -> tuple[Bools, Tags, Epochs]:
+        """Which bytes a reader (one for all, or one a lane) read after `known`, with the tags and
+        the epochs of these reads."""
         place = readers * self.num_chunks + offsets // CHUNK
-        late = self._read_epoch.take(place) > known
+        epochs = self._read_epoch.take(place)
+        late = epochs > known
         tags = self._read_tag.take(place)
         fine = self._units
         if fine is None or not fine.any_read or not np.all(np.less(readers, self._warps)):
-            return late, tags
+            return late, tags, epochs
         self.prepare(nbytes)
         parts = fine.of(offsets, nbytes)
         parts = np.reshape(readers, (-1, 1)) * fine.epoch.size + parts
-        late_parts = fine.read_epoch.reshape(-1).take(parts) > np.reshape(known, (-1, 1))
+        fine_epochs = fine.read_epoch.reshape(-1).take(parts)
+        late_parts = fine_epochs > np.reshape(known, (-1, 1))
         part = late_parts.argmax(axis=1)[:, None]
         fine_tags = np.take_along_axis(fine.read_tag.reshape(-1).take(parts), part, axis=1)
-        return late | late_parts.any(axis=1), np.where(late, tags, fine_tags[:, 0])
+        fine_epochs = np.take_along_axis(fine_epochs, part, axis=1)
+        return (
+            late | late_parts.any(axis=1),
+            np.where(late, tags, fine_tags[:, 0]),
+            np.where(late, epochs, fine_epochs[:, 0]),
+        )
 
     def _split(self, fine: _Units, chunks: Ints) -> None:
         if chunks.size == 0:

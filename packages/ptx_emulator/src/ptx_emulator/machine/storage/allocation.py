@@ -80,7 +80,8 @@ class Allocation:
     def copied(self) -> Allocation:
         """The allocation as it is now."""
         same = copy(self)
-        same._writes = self._writes.copied()
+        untouched = _Record.of_nobody(self._num_parts)
+        same._writes = self._writes.copied() if self.newest else untouched
         same._reads = None if self._reads is None else self._reads.copied()
         return same
 

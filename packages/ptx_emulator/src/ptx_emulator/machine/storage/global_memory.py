@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.lanes import GLOBAL_BASE
 from ptx_emulator.machine.storage.allocation import Allocation
-from ptx_emulator.machine.storage.storage import POISON, Storage
+from ptx_emulator.machine.storage.storage import POISON, ZERO, Storage
 from ptx_emulator.ptx.model import Variable
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
@@ -34,7 +34,7 @@ class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
     def __init__(self, capacity: int = 1 << 16) -> None:
-        self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
+        self._storage = Storage(max(capacity, 2 * GAP), fill=ZERO)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP
         self._starts: list[int] = []
@@ -145,7 +145,7 @@ class GlobalMemory:
         while size < self._top:
             size *= 2
         try:
-            self._storage = Storage(size, poisoned=False)
+            self._storage = Storage(size, fill=ZERO)
         except (MemoryError, ValueError):
             raise EmulatorError(f"{self._top} bytes of global memory do not fit here") from None
         self._storage.bytes[: old.bytes.size] = old.bytes

@@ -289,6 +289,10 @@ class Wgmma:
                 f"{descriptor.span * 8} bytes"
             )
             self._report("wgmma-descriptor", detail, sel, pc)
+        if not transposed and rows > 8 and 0 < descriptor.stride < 8 * descriptor.span:
+            detail = f"descriptor {bits:#x} has a stride of {descriptor.stride} bytes, and 8 rows"
+            detail += f" of its {descriptor.span}-byte swizzle take {8 * descriptor.span}"
+            self._report("wgmma-descriptor", detail, sel, pc)
         whole = descriptor.start - descriptor.start % PATTERN_BYTES
         near = replace(descriptor, start=descriptor.start - whole)
         key = near, rows, transposed
@@ -304,7 +308,42 @@ class Wgmma:
             )
             self._report("shared-out-of-bounds", detail, sel, pc, first)
             return None
+        if self._launch.checks:
+            self._compare(bits, descriptor, addresses, transposed, sel, pc)
         return addresses
+
+    def _compare(
+        self,
+        bits: int,
+        descriptor: Descriptor,
+        addresses: NDArray[np.int64],
+        transposed: bool,
+        sel: Selection,
+        pc: int,
+    ) -> None:
+        """Compare a descriptor with the boxes that lie there now, if tensor copies brought them."""
+        chunks = (addresses + int(sel.shared_base[0])) // CHUNK_BYTES
+        for load in self._shared.loads_of(chunks):
+            layouts = self._shared.layouts.get(load, set())
+            if len(layouts) != 1:
+                continue
+            ((span, row),) = layouts
+            detail = f"descriptor {bits:#x} has"
+            if span != descriptor.span:
+                detail += f" {_swizzle_name(descriptor.span)}, and TMA wrote the tile with"
+                detail += f" {_swizzle_name(span)}"
+            elif span == 0 and row != CHUNK_BYTES and not transposed:
+                detail += f" no swizzle, for rows of 16 bytes; TMA wrote rows of {row} bytes"
+            elif span and transposed and descriptor.stride % (8 * span):
+                detail += f" a stride of {descriptor.stride} bytes, and TMA wrote groups of 8 rows"
+                detail += f" {8 * span} bytes apart"
+            else:
+                continue
+            address = np.full(sel.count, int(addresses[0]))
+            thread = Thread(sel, 0, pc)
+            report = self._launch.findings.report_thread
+            report("wgmma-descriptor", detail, thread, address, load)
+            return
 
     def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
         if not self._launch.checks:
@@ -345,6 +384,10 @@ class Wgmma:
     ) -> None:
         addresses = None if address is None else np.full(sel.count, address)
         self._launch.findings.report_thread(kind, detail, Thread(sel, 0, pc), addresses)
+
+
+def _swizzle_name(span: int) -> str:
+    return f"a {span}-byte swizzle" if span else "no swizzle"
 
 
 def _from_fragments(
