@@ -291,7 +291,7 @@ def test_a_bulk_load_over_what_warps_or_engines_still_read() -> None:
     assert finding.other_source == "places.cu:13"
     read(machine, warp(machine, 1), 256, 16, pc=1, collective=True)
     engine_write(machine, 256, 512, epoch=3, pc=4)
-    assert "of warp 1" in machine.findings.items[-1].detail
+    assert "read by warp 1" in machine.findings.items[-1].detail
 
 
 @pytest.mark.parametrize("nbytes", [4, 16])

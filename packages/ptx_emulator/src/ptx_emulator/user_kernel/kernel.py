@@ -21,7 +21,8 @@ from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
-from ptx_emulator.running import RunResult, run
+from ptx_emulator.running import run
+from ptx_emulator.second_look import RunResult
 from ptx_emulator.user_kernel.arguments import (
     Given,
     Placed,

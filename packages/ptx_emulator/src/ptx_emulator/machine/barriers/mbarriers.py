@@ -84,10 +84,10 @@ class Barrier:
         )
         if self.tx == 0 or flight:
             return text
-        wrong = f"{abs(self.tx)} bytes too {'large' if self.tx > 0 else 'small'}"
+        wrong = "large, or copies are missing" if self.tx > 0 else "small"
         return (
             f"{text}. expect_tx announced {self.announced} bytes and copies brought "
-            f"{self.arrived}: it is {wrong}, or copies are missing"
+            f"{self.arrived}: it is {abs(self.tx)} bytes too {wrong}"
         )
 
 

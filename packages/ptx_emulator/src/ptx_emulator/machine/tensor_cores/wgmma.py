@@ -103,7 +103,7 @@ class Wgmma:
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
         self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
-    def gather(self, sel: Selection, registers: Floats) -> Floats:
+    def gather(self, sel: Selection, registers: Array) -> Array:
         """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
         groups = self._groups(sel)
         eights = len(registers) // 4
