@@ -67,23 +67,24 @@ def run(
 
     def attempt(program: Program, fill: np.uint32) -> RunResult:
         if schedule != LOCKSTEP and checks and program.meets_at_barriers:
-            before = memory.saved()
-            with _freed(launched(program, fill)) as machine:
-                together = _run_together(machine, patience)
+            together = _run_together(launched(program, fill), memory, patience)
             if together is not None:
                 return together
-            memory.restore(before)
         with _freed(launched(program, fill)) as machine:
             return _run(machine, schedule, seed, patience)
 
     if debugger is not None:
-        machine = launched(program)
-        machine.debugger = debugger
-        debugger.attach(machine)
-        return _run(machine, schedule, seed, patience)
+        return _run(_told(launched(program), debugger), schedule, seed, patience)
     if not checks:
         return attempt(program, POISON)
     return run_and_reconsider(program, memory, attempt)
+
+
+def _told(machine: Machine, debugger: Debugger) -> Machine:
+    """The machine, whose debugger is told of it."""
+    machine.debugger = debugger
+    debugger.attach(machine)
+    return machine
 
 
 @contextmanager
@@ -96,15 +97,23 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(machine: Machine, patience: float | None) -> RunResult | None:
-    """What a run gives in every order of the warps; None where the order may matter."""
-    try:
-        result = _run(machine, LOCKSTEP, 0, patience)
-    except EndlessError:
-        raise
-    except EmulatorError:
-        return None
-    return None if result.findings or machine.global_access.exchanges else result
+def _run_together(
+    machine: Machine, memory: GlobalMemory, patience: float | None
+) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter, and then
+    nothing has happened."""
+    before = memory.saved()
+    with _freed(machine):
+        try:
+            result = _run(machine, LOCKSTEP, 0, patience)
+            if not result.findings and not machine.global_access.exchanges:
+                return result
+        except EndlessError:
+            raise
+        except EmulatorError:
+            pass
+    memory.restore(before)
+    return None
 
 
 def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
