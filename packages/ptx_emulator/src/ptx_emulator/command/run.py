@@ -153,6 +153,9 @@ def _print(
     heading = ("array", "type", "shape", "smallest", "largest", "NaN", "begins with")
     rows = [(a.name, *_described(a, x)) for a, x in zip(arguments, result.arrays, strict=True)]
     _print_lines(aligned(heading, rows))
+    for argument, array in zip(arguments, result.arrays, strict=True):
+        if count := result.unwritten.get(argument.name):
+            print(f"{argument.name}: {count} of {array.size} elements were never written")
 
 
 def _described(argument: UserArgument, array: NDArray[Any]) -> tuple[str, ...]:
@@ -173,5 +176,6 @@ def _record(result: UserRun, compared: Sequence[Compared]) -> dict[str, Any]:
         "findings": [finding.to_dict() for finding in result.findings],
         "compared": [{**vars(each), "ok": each.ok} for each in compared],
         "printed": result.printed,
+        "unwritten": dict(result.unwritten),
         "counters": result.counters.to_dict(),
     }

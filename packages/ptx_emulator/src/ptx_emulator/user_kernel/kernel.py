@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.choices import DEFAULT_ARCH, PATIENCE_S
 from ptx_emulator.errors import EmulatorError, LaunchError, UnsupportedError, shown
+from ptx_emulator.machine.lanes import GLOBAL_BASE
 from ptx_emulator.machine.launch.counters import Counters
 from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
@@ -48,6 +49,7 @@ class UserRun:
     printed: str
     seconds: float
     places: tuple[str, ...]  # where the address of every finding lies: "partial + 256 bytes"
+    unwritten: Mapping[str, int]  # elements of arrays given as Empty that nothing was written to
 
 
 class UserKernel:
@@ -166,7 +168,9 @@ class UserKernel:
         except EmulatorError as error:
             message = str(error).replace(self.program.kernel.name, self.name)
             raise LaunchError(message) from error
-        return self._outcome(result, time.perf_counter() - start, arrays, memory)
+        seconds = time.perf_counter() - start
+        unwritten = _unwritten(arrays, memory) if checks else {}
+        return self._outcome(result, seconds, arrays, memory, unwritten)
 
     def _debugger(self, debug: Debug, arrays: Sequence[Placed]) -> UserDebugger:
         known = {placed.name: placed for placed in arrays}
@@ -174,7 +178,12 @@ class UserKernel:
         return UserDebugger(debug, [read_watch(text) for text in debug.watch], stops, known)
 
     def _outcome(
-        self, result: RunResult, seconds: float, arrays: Sequence[Placed], memory: GlobalMemory
+        self,
+        result: RunResult,
+        seconds: float,
+        arrays: Sequence[Placed],
+        memory: GlobalMemory,
+        unwritten: Mapping[str, int],
     ) -> UserRun:
         """Write the arrays back to where they came from, and gather what was found."""
         after = [memory.read(placed.address, placed.dtype, placed.shape) for placed in arrays]
@@ -194,6 +203,7 @@ class UserKernel:
             result.printed,
             seconds,
             tuple(place_of(finding.address, self.program, memory) for finding in findings),
+            unwritten,
         )
 
     def _fill(self, given: Mapping[str, NDArray[Any]], memory: GlobalMemory) -> None:
@@ -205,6 +215,16 @@ class UserKernel:
                     f"{name} of {array.nbytes} bytes is no variable of the kernel; it has {sizes}"
                 )
             memory.set_variable(known[name], array)
+
+
+def _unwritten(arrays: Sequence[Placed], memory: GlobalMemory) -> dict[str, int]:
+    """How many elements of arrays neither the host nor the kernel wrote, of those with any."""
+    counts = {}
+    for placed in arrays:
+        allocation = memory.find(placed.address - GLOBAL_BASE)
+        if allocation is not None and (count := allocation.count_unwritten(placed.dtype.itemsize)):
+            counts[placed.name] = count
+    return counts
 
 
 def three_sizes(what: str, shape: Shape) -> tuple[int, int, int]:

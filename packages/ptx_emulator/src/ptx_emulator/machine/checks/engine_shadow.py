@@ -59,13 +59,12 @@ class EngineShadow(Shadow):
                 self._report_overwrite(thread, "read", before, chunks[read])
         state.write_range(first, last, agent, epoch, tag)
 
-    def loads_of(self, chunks: Ints) -> set[int]:
-        """The instructions whose bulk loads wrote flat chunks last, if they did."""
-        by_loads = (self._state.agent.take(chunks) >= self._clocks.barrier_agent(0)) & (
-            self._state.epoch.take(chunks) > 0
-        )
-        pcs = self._state.tags(chunks[by_loads]) >> LANE_BITS
-        return set(np.unique(pcs).tolist())
+    def load_of(self, chunk: int) -> int | None:
+        """The instruction whose bulk load wrote a flat chunk last; None if another access did."""
+        state = self._state
+        if state.epoch[chunk] <= 0 or state.agent[chunk] < self._clocks.barrier_agent(0):
+            return None
+        return int(state.tag[chunk]) >> LANE_BITS
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""

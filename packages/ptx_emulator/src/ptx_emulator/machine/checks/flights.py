@@ -16,7 +16,7 @@ STILL = ", with no cp.async.bulk.wait_group in between; one with .read waits for
 
 
 class Flight(NamedTuple):
-    """Pieces of `size` bytes at offsets that ascend, by an instruction for a warp of a CTA."""
+    """Pieces of `size` bytes at offsets, by an instruction for a warp of a CTA."""
 
     start: int  # of the allocation
     offsets: Ints
@@ -40,7 +40,7 @@ class Flights:
         warp = int(access.sel.warp[0])
         clusters = self._launch.clusters
         who = clusters.cta(int(access.sel.cta[0]), warp), clusters.warp(warp)
-        offsets = np.sort(access.where[lanes])
+        offsets = access.where if access.mask is None else access.where[lanes]
         flight = Flight(allocation.start, offsets, access.nbytes, access.pc, who)
         self._open.setdefault(flight.start, []).append(flight)
         return flight
@@ -60,8 +60,9 @@ class Flights:
         """Look at a read that is resolved."""
         where = access.where[lanes]
         for flight in self._open.get(allocation.start, ()):
-            nearest = np.searchsorted(flight.offsets, where + access.nbytes, side="left") - 1
-            end = flight.offsets[np.maximum(nearest, 0)] + flight.size
+            offsets = np.sort(flight.offsets)
+            nearest = np.searchsorted(offsets, where + access.nbytes, side="left") - 1
+            end = offsets[np.maximum(nearest, 0)] + flight.size
             met = (nearest >= 0) & (end > where)
             if met.any():
                 bad: Bools = np.zeros(access.sel.count, bool)

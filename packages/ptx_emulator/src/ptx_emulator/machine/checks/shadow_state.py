@@ -78,7 +78,7 @@ class ShadowState:
         self.num_chunks = num_bytes // CHUNK
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
-        self._tag: Tags = np.zeros(self.num_chunks, np.int32)
+        self.tag: Tags = np.zeros(self.num_chunks, np.int32)
         self._read_epoch: Epochs = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._read_tag: Tags = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._warps = warps
@@ -89,9 +89,9 @@ class ShadowState:
         """The writers of chunks and of units, as they stand in a frame of native code."""
         fine = self._units
         if fine is None:
-            return (self.epoch, self.agent, self._tag, 0, 0, 0, 0)
+            return (self.epoch, self.agent, self.tag, 0, 0, 0, 0)
         units = fine.epoch, fine.agent, fine.tag, fine.size.bit_length() - 1
-        return (self.epoch, self.agent, self._tag, *units)
+        return (self.epoch, self.agent, self.tag, *units)
 
     def frame_of_reads(self) -> tuple[Any, ...]:
         """How many units there are, and the reads of chunks and of units."""
@@ -117,16 +117,11 @@ class ShadowState:
             self._fine().any_read = True
             self.layout += 1
 
-    def tags(self, chunks: Ints) -> Tags:
-        """The tags of those who wrote chunks last, as a whole."""
-        tags: Tags = self._tag.take(chunks)
-        return tags
-
     def last_writers(self, offsets: Ints, nbytes: int) -> Writers:
         chunks = offsets // CHUNK
         epoch = self.epoch.take(chunks)[:, None]
         agent = self.agent.take(chunks)[:, None]
-        tag = self._tag.take(chunks)[:, None]
+        tag = self.tag.take(chunks)[:, None]
         split = epoch == SPLIT
         if self._units is None or not split.any():
             return Writers(epoch, agent, tag)
@@ -146,7 +141,7 @@ class ShadowState:
         if nbytes == CHUNK:
             self.epoch[chunks] = epochs
             self.agent[chunks] = agents
-            self._tag[chunks] = tags
+            self.tag[chunks] = tags
             clash: Bools = self.agent.take(chunks) != agents
             return clash
         self.prepare(nbytes)
@@ -163,7 +158,7 @@ class ShadowState:
         """Record that an engine writes chunks `first` .. `last - 1`."""
         self.epoch[first:last] = epoch
         self.agent[first:last] = agent
-        self._tag[first:last] = tag
+        self.tag[first:last] = tag
 
     def read(self, read: Read) -> None:
         """Record reads by NumPy: chunks that warps read as a whole, or what single lanes did."""
@@ -234,7 +229,7 @@ class ShadowState:
         parts = fine.of(chunks * CHUNK, CHUNK)
         fine.epoch[parts] = self.epoch[chunks][:, None]
         fine.agent[parts] = self.agent[chunks][:, None]
-        fine.tag[parts] = self._tag[chunks][:, None]
+        fine.tag[parts] = self.tag[chunks][:, None]
         self.epoch[chunks] = SPLIT
         self.agent[chunks] = 0
 

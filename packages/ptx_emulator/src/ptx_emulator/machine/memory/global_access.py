@@ -16,7 +16,13 @@ from ptx_emulator.machine.checks.flights import Flights
 from ptx_emulator.machine.checks.global_shadow import ADDITION, ATOMIC, GlobalShadow
 from ptx_emulator.machine.checks.kernel_before import KernelBefore
 from ptx_emulator.machine.checks.values import Values
-from ptx_emulator.machine.lanes import GLOBAL_BASE, Selection
+from ptx_emulator.machine.lanes import (
+    GLOBAL_BASE,
+    LOCAL_BASE,
+    PARAM_BASE,
+    SHARED_BASE,
+    Selection,
+)
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.direct_global import DirectGlobal
 from ptx_emulator.machine.memory.memory import Memory
@@ -24,6 +30,11 @@ from ptx_emulator.machine.storage.allocation import Allocation
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.storage import Storage
 
+WINDOWS = (  # of addresses that are no global ones
+    (0, SHARED_BASE, "the pointer is null"),
+    (SHARED_BASE, LOCAL_BASE, "a pointer to shared memory is taken for one to global memory"),
+    (LOCAL_BASE, PARAM_BASE, "a pointer to a local variable is taken for one to global memory"),
+)
 USES = {"cp.async": "load"}  # accesses that are a use under another name
 
 
@@ -270,6 +281,9 @@ class GlobalAccess(Memory):
         return inside
 
     def outside(self, offset: int) -> str:
+        for begin, end, what in WINDOWS:
+            if begin <= offset + GLOBAL_BASE < end:
+                return f"outside of what is allocated: {what}"
         return "outside of what is allocated"
 
     def _by_allocation(self, access: Access) -> Iterator[tuple[Allocation, Ints]]:

@@ -100,6 +100,14 @@ class Allocation:
         unwritten: Bools = (self._writes.last.number.take(parts) == 0).any(axis=1)
         return unwritten
 
+    def count_unwritten(self, size: int) -> int:
+        """How many elements of `size` bytes have bytes that neither the host nor a kernel wrote."""
+        unset = self._writes.last.number == 0
+        if self.filled or not unset.any():
+            return 0
+        of_bytes = unset.repeat(self._part)[: self.end - self.start]
+        return int(np.count_nonzero(of_bytes.reshape(-1, size).any(axis=1)))
+
     def writes(self, offsets: Ints, nbytes: int) -> tuple[Touches, Touches]:
         """The last writes of the parts of accesses, [lanes, parts]: by somebody, by another."""
         parts = self._parts(offsets, nbytes)

@@ -325,9 +325,9 @@ class Wgmma:
         pc: int,
     ) -> None:
         """Compare a descriptor with the boxes that lie there now, if tensor copies brought them."""
-        chunks = (addresses + int(sel.shared_base[0])) // CHUNK_BYTES
-        for load in self._shared.loads_of(chunks):
-            layouts = self._shared.layouts.get(load, set())
+        for address in (int(addresses[0]), int(addresses[-1])):
+            load = self._shared.load_of((address + int(sel.shared_base[0])) // CHUNK_BYTES)
+            layouts = self._shared.layouts.get(load, set()) if load is not None else set()
             if len(layouts) != 1:
                 continue
             ((span, row),) = layouts
@@ -342,10 +342,9 @@ class Wgmma:
                 detail += f" {8 * span} bytes apart"
             else:
                 continue
-            address = np.full(sel.count, int(addresses[0]))
-            thread = Thread(sel, 0, pc)
+            where, thread = np.full(sel.count, address), Thread(sel, 0, pc)
             report = self._launch.findings.report_thread
-            report("wgmma-descriptor", detail, thread, address, load)
+            report("wgmma-descriptor", detail, thread, where, load)
             return
 
     def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
