@@ -127,8 +127,7 @@ class UserKernel:
         """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
-          written to; Tensor for what TMA moves; numbers; Struct and Pointer for structures of
-          these; bytes or ctypes structures.
+          written to; Tensor for what TMA moves; numbers; Struct, Pointer, bytes or ctypes.
         - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
@@ -166,8 +165,7 @@ class UserKernel:
         except UnsupportedError:  # what the debugger is asked for
             raise
         except EmulatorError as error:
-            message = str(error).replace(self.program.kernel.name, self.name)
-            raise LaunchError(message) from error
+            raise LaunchError(str(error).replace(self.program.kernel.name, self.name)) from error
         seconds = time.perf_counter() - start
         unwritten = _unwritten(arrays, memory) if checks else {}
         return self._outcome(result, seconds, arrays, memory, unwritten)
