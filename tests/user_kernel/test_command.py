@@ -217,8 +217,10 @@ __global__ void halved(__nv_bfloat16* out, const __nv_bfloat16* in, int n) {
 def test_bfloat16_and_macros(tmp_path: Path) -> None:
     source, reference = tmp_path / "halved.cu", tmp_path / "reference.py"
     source.write_text(HALVED)
-    launch = ("--grid", "2", "--block", "64", "--arg", "bf16:out:8x16")
-    launch += ("--arg", "bf16:in:128@random", "--arg", "i32=128")
+    launch = (
+        *("--grid", "2", "--block", "64", "--arg", "bf16:out:8x16"),
+        *("--arg", "bf16:in:128@random", "--arg", "i32=128"),
+    )
     compare = ("--compare", f"{reference}:halved", "--arch", "sm_90")
     reference.write_text("def halved(out, x, n):\n    out.reshape(-1)[:] = x / 2\n")
     printed = invoke(str(source), *launch, *compare, "-D", "TIMES=2")

@@ -163,7 +163,11 @@ INTEGERS = [
     ),
 ]
 
-MODES = {"rz": lambda x: x >= 0, "rm": lambda x: True, "rp": lambda x: False}  # whether downwards
+MODES: dict[str, Callable[[Fraction], bool]] = {
+    "rz": lambda x: x >= 0,
+    "rm": lambda x: True,
+    "rp": lambda x: False,
+}  # whether downwards
 
 
 def _rounded(exact: Fraction, digits: int, mode: str) -> float:
@@ -269,7 +273,8 @@ def _e5m2(x: Array) -> Array:
 def _halves_of_e5m2(pair: Array) -> Array:
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e5m2).to(torch.float16)
     known = np.where(numbers.isnan(), 0x7FFF, numbers.view(torch.uint16).numpy()).astype(np.uint32)
-    return known[pair >> 8 & 0xFF] << 16 | known[pair & 0xFF]
+    found: Array = known[pair >> 8 & 0xFF] << 16 | known[pair & 0xFF]
+    return found
 
 
 EIGHT_BITS = [

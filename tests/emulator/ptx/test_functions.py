@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -130,3 +132,21 @@ def test_what_one_kernel_has_wrong_concerns_no_other() -> None:
     with pytest.raises(PtxError, match="PTX line 2: table starts with 'unknown'"):
         kernels["worse"]
     UserKernel.of_ptx(text, "good").run(grid=1, block=32)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (".version 9.0\nhello", 2, "cannot read 'hello'"),
+        ("\n.entry k\n{ ret;\n", 2, "the kernel that begins here is never closed"),
+        (".entry k { ret; }\n.entry k { ret; }", 2, "the kernel k is defined twice"),
+        ("\n.entry k(.param u32 x) { ret; }", 2, "cannot read the kernel parameter '.param u32 x'"),
+        (".shared .u32 x;\n.global .u32 x;", 2, "x is declared twice"),
+        (".shared .u32 x<4>;", 1, "only registers are declared in ranges"),
+        ("\n\n.func f { {", 3, "the function f is never closed"),
+    ],
+)
+def test_malformed_modules(text: str, line: int, message: str) -> None:
+    with pytest.raises(PtxError, match=re.escape(message)) as error:
+        list(parse(text).values())
+    assert error.value.line == line

@@ -327,24 +327,6 @@ def test_malformed_bodies(text: str, line: int, message: str) -> None:
     assert str(error.value).startswith(f"PTX line {line}: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        (".version 9.0\nhello", 2, "cannot read 'hello'"),
-        ("\n.entry k\n{ ret;\n", 2, "the kernel that begins here is never closed"),
-        (".entry k { ret; }\n.entry k { ret; }", 2, "the kernel k is defined twice"),
-        ("\n.entry k(.param u32 x) { ret; }", 2, "cannot read the kernel parameter '.param u32 x'"),
-        (".shared .u32 x;\n.global .u32 x;", 2, "x is declared twice"),
-        (".shared .u32 x<4>;", 1, "only registers are declared in ranges"),
-        ("\n\n.func f { {", 3, "the function f is never closed"),
-    ],
-)
-def test_malformed_modules(text: str, line: int, message: str) -> None:
-    with pytest.raises(PtxError, match=re.escape(message)) as error:
-        list(parse(text).values())
-    assert error.value.line == line
-
-
 def opcodes_by_search(ptx: str) -> Counter[str]:
     text = ptx[ptx.index(".entry") :].partition(".section")[0].replace("; ", ";\n")
     return Counter(re.findall(r"^\s*(?:@!?[%\w]+\s+)?([a-z][\w.:]*)[^:\n]*;", text, re.MULTILINE))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ptx_emulator.machine.launch.findings import Finding
     from ptx_emulator.machine.storage.global_memory import GlobalMemory
     from ptx_emulator.program.program import Program, load_program
-    from ptx_emulator.running import RunResult, run
+    from ptx_emulator.running import run
+    from ptx_emulator.second_look import RunResult
     from ptx_emulator.testing import assert_clean
     from ptx_emulator.user_kernel.debugging import Debug
     from ptx_emulator.user_kernel.kernel import UserKernel, UserRun
@@ -64,7 +65,7 @@ _HOMES = {
     "Finding": "machine.launch.findings",
     "GlobalMemory": "machine.storage.global_memory",
     "Program": "program.program",
-    "RunResult": "running",
+    "RunResult": "second_look",
     "TensorMap": "machine.async_copies.tensor_map",
     "assert_clean": "testing",
     "load_program": "program.program",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ptx_emulator.choices import LOCKSTEP
-from ptx_emulator.errors import EmulatorError
+from ptx_emulator.errors import EmulatorError, EndlessError
 from ptx_emulator.machine.launch.limits import check_launch
 from ptx_emulator.machine.machine import Argument, Debugger, Machine
 from ptx_emulator.machine.scheduler import Scheduler, check_schedule
@@ -33,6 +33,7 @@ def run(
     cluster: tuple[int, int, int] | None = None,
     starts_early: bool = False,
     debugger: Debugger | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -46,6 +47,7 @@ def run(
     - `starts_early`: the kernel may start before the one that ran before it on `memory` has ended,
       and waits for it by griddepcontrol.wait.
     - `debugger`: is told of what its hooks, which the program has to have too, ask for.
+    - `patience`: seconds after which a loop that goes on and on is given up; None: never.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
     Where no order of the warps can change what a kernel does, unless something is found, the warps
@@ -65,23 +67,24 @@ def run(
 
     def attempt(program: Program, fill: np.uint32) -> RunResult:
         if schedule != LOCKSTEP and checks and program.meets_at_barriers:
-            before = memory.saved()
-            with _freed(launched(program, fill)) as machine:
-                together = _run_together(machine)
+            together = _run_together(launched(program, fill), memory, patience)
             if together is not None:
                 return together
-            memory.restore(before)
         with _freed(launched(program, fill)) as machine:
-            return _run(machine, schedule, seed)
+            return _run(machine, schedule, seed, patience)
 
     if debugger is not None:
-        machine = launched(program)
-        machine.debugger = debugger
-        debugger.attach(machine)
-        return _run(machine, schedule, seed)
+        return _run(_told(launched(program), debugger), schedule, seed, patience)
     if not checks:
         return attempt(program, POISON)
     return run_and_reconsider(program, memory, attempt)
+
+
+def _told(machine: Machine, debugger: Debugger) -> Machine:
+    """The machine, whose debugger is told of it."""
+    machine.debugger = debugger
+    debugger.attach(machine)
+    return machine
 
 
 @contextmanager
@@ -94,19 +97,29 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(machine: Machine) -> RunResult | None:
-    """What a run gives in every order of the warps; None where the order may matter."""
-    try:
-        result = _run(machine, LOCKSTEP, 0)
-    except EmulatorError:
-        return None
-    return None if result.findings or machine.global_access.exchanges else result
+def _run_together(
+    machine: Machine, memory: GlobalMemory, patience: float | None
+) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter, and then
+    nothing has happened."""
+    before = memory.saved()
+    with _freed(machine):
+        try:
+            result = _run(machine, LOCKSTEP, 0, patience)
+            if not result.findings and not machine.global_access.exchanges:
+                return result
+        except EndlessError:
+            raise
+        except EmulatorError:
+            pass
+    memory.restore(before)
+    return None
 
 
-def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
+def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
     if machine.checks:
         machine.report_text()
-    scheduler = Scheduler(machine, schedule, seed)
+    scheduler = Scheduler(machine, schedule, seed, patience)
     scheduler.run()
     machine.shared.report_unfinished()
     machine.copies.report_unfinished()

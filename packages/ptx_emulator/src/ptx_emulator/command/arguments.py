@@ -60,14 +60,14 @@ def _read(text: str, index: int, random: np.random.Generator) -> UserArgument:
     if match := _ARRAY.fullmatch(text):
         kind, name, sizes, box, swizzle, source = match.groups()
         shape = _shape(sizes)
-        value: Given = Empty(shape, _type(kind, text))
+        array: NDArray[Any] | Empty = Empty(shape, _type(kind, text))
         if source is not None:
-            value = _filled(source, shape, kind, text, random)
+            array = _filled(source, shape, kind, text, random)
         if box is not None:
-            value = Tensor(value, _shape(box), int(swizzle or 0))
-        elif swizzle is not None:
+            return UserArgument(name, Tensor(array, _shape(box), int(swizzle or 0)), kind)
+        if swizzle is not None:
             raise UnsupportedError(f"--arg {shown(text)} has a swizzle and no box")
-        return UserArgument(name, value, kind)
+        return UserArgument(name, array, kind)
     if match := _NUMBER.fullmatch(text):
         kind, number = match.groups()
         return UserArgument(f"argument {index}", _value(number, kind, text), kind)
@@ -93,7 +93,7 @@ def _value(number: str, kind: str, text: str) -> np.generic:
     dtype = np.dtype(_type(kind, text))
     try:
         if kind == BF16:
-            return to_bf16(np.array([float(number)], np.float32))[0]
+            return to_bf16(np.array([float(number)], np.float32))[0]  # type: ignore[no-any-return]
         if dtype.kind == "f":
             return np.array([float(number)]).astype(dtype)[0]  # type: ignore[no-any-return]
         return np.array([int(number, 0)], dtype)[0]  # type: ignore[no-any-return]

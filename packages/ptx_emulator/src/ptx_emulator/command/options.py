@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptx_emulator.choices import ANNOTATIONS, ARGUMENT_FORMS, DEFAULT_ARCH, SCHEDULES
+from ptx_emulator.choices import (
+    ANNOTATIONS,
+    ARGUMENT_FORMS,
+    DEFAULT_ARCH,
+    PATIENCE_S,
+    SCHEDULES,
+)
 
 EPILOG = """\
   ptx-emulator kernel.cu --grid 4 --block 256 --arg f32:out:4 --arg f32:in:1024@random
@@ -34,6 +40,7 @@ class Options:
     arch: str = DEFAULT_ARCH
     schedule: str = SCHEDULES[0]
     seed: int = 0
+    patience: float = PATIENCE_S
     json: Path | None = None
     annotate: str | None = None
     watch: list[str] = field(default_factory=list)
@@ -75,6 +82,7 @@ def parser() -> ArgumentParser:
     add("--tolerance", type=float, help="allowed error, relative to the largest value")
     add("--schedule", choices=SCHEDULES, help="the order of the warps")
     add("--seed", type=_count, help="of a random schedule and of random arguments")
+    add("--patience", type=float, metavar="SECONDS", help="with a loop that goes on and on")
     add("--json", type=Path, metavar="FILE", help="write what is reported; - is standard output")
     add("--annotate", choices=ANNOTATIONS, help="print findings as a workflow shows them")
     add("--watch", action="append", metavar="ARRAY[3:5]", help="tell of changes of these elements")

@@ -52,6 +52,7 @@ def run_kernel(options: Options) -> dict[str, Any]:
             cluster=options.cluster,
             schedule=options.schedule,
             seed=options.seed,
+            patience=options.patience,
             debug=debug if options.watch or options.breaks else None,
         )
     except LaunchError as error:

@@ -69,10 +69,10 @@ def set_number(emitter: Emitter, instruction: Instruction, predicate: str | None
     """Like setp, with a number for an answer: 1.0, or all ones for an integer."""
     target = instruction.parts[-2]
     if instruction.parts[-1] in PACKED:
-        yes = TRUE[PACKED[target]] if target in PACKED else 0xFFFF
+        ones = TRUE[PACKED[target]] if target in PACKED else 0xFFFF
         low, high = _packed_comparisons(emitter, instruction)
-        expression = f"np.where({low}, np.uint32({yes}), np.uint32(0))"
-        expression += f" | np.where({high}, np.uint32({yes} << 16), np.uint32(0))"
+        expression = f"np.where({low}, np.uint32({ones}), np.uint32(0))"
+        expression += f" | np.where({high}, np.uint32({ones} << 16), np.uint32(0))"
         emitter.write(instruction.operands[0], f"({expression})", "u32", predicate)
         return
     storage = "u16" if target in ("f16", "bf16") else "u32"
@@ -119,8 +119,9 @@ def _packed_comparisons(emitter: Emitter, instruction: Instruction) -> list[str]
     dtype = PACKED[instruction.parts[-1]]
     words = [emitter.array(operand, "u32") for operand in instruction.operands[1:3]]
     pairs = [emitter.temporary(f"numerics.elements({word}, {dtype!r})", "f32") for word in words]
+    a, b = pairs
     answers = (
-        _compared(instruction.parts[1], *(f"{pair}[..., {half}]" for pair in pairs), "f32")
+        _compared(instruction.parts[1], f"{a}[..., {half}]", f"{b}[..., {half}]", "f32")
         for half in (0, 1)
     )
     return [_combined(emitter, instruction, answer) for answer in answers]

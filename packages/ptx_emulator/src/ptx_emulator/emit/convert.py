@@ -10,7 +10,10 @@ from ptx_emulator.ptx.model import Instruction, Operand
 from ptx_emulator.types import STORAGE_OF_PTX, numpy_name
 
 EIGHT_BITS = {"e4m3x2", "e5m2x2"}
-TF32 = {("rna", "tf32", "f32"): "to_tf32", ("rn", "tf32", "f32"): "to_tf32_even"}
+TF32: dict[tuple[str, ...], str] = {
+    ("rna", "tf32", "f32"): "to_tf32",
+    ("rn", "tf32", "f32"): "to_tf32_even",
+}
 TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
 
 

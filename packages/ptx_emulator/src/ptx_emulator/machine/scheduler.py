@@ -17,6 +17,7 @@ Lanes that spin until memory changes rest until nothing else can run.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,15 @@ from typing import Any
 import numpy as np
 
 from ptx_emulator.choices import LOCKSTEP, SCHEDULES
-from ptx_emulator.errors import DeadlockError, EmulatorError
+from ptx_emulator.errors import DeadlockError, EmulatorError, EndlessError
 from ptx_emulator.machine.barriers.paths import Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
 
+LOOKS = 512  # basic blocks between two looks at the time
+MANY_TURNS = 1500  # of a loop; those of a kernel that ends are few where each takes long
+MANY_WRONG_TURNS = 200  # where something was found, which makes them slow
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
 
@@ -56,11 +60,20 @@ class _Waiter:
     parity: Any
 
 
+def _first_of(lanes: Selection) -> int:
+    first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+    return int(first)
+
+
 class Scheduler:
     """Runs a machine to its end."""
 
-    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+    def __init__(
+        self, machine: Machine, schedule: str, seed: int, patience: float | None = None
+    ) -> None:
         self._machine = machine
+        self._patience = patience  # seconds that a loop may take
+        self._started = time.monotonic()
         self._together = schedule == LOCKSTEP
         self._random = random.Random(seed) if schedule == "random" else None
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
@@ -93,10 +106,9 @@ class Scheduler:
     def _step(self) -> None:
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise DeadlockError(
-                f"the kernel did not end within {MAX_STEPS} blocks.\n{self._describe()}",
-                self._machine.findings.items,
-            )
+            self._give_up(f"the kernel did not end within {MAX_STEPS} blocks")
+        if self.steps % LOOKS == 0 and self._patience is not None:
+            self._look_at_time(self._patience)
         machine, program = self._machine, self._machine.program
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
@@ -112,6 +124,27 @@ class Scheduler:
             self._go_on(at, numbers)
         for at, numbers in machine.warp_barriers.take_released():
             self._go_on(at, numbers)
+
+    def _look_at_time(self, patience: float) -> None:
+        """Give up where lanes have gone round a loop for long, and often."""
+        seconds = time.monotonic() - self._started
+        if seconds < patience:
+            return
+        nests = self._machine.program.loop_nests
+        many = MANY_WRONG_TURNS if len(self._machine.findings) else MANY_TURNS
+        for group in self._groups:
+            first = _first_of(group.lanes)
+            for header in nests[group.block]:
+                turns = int(self._turns[header][first])
+                if turns >= many:
+                    instruction = self._machine.program.blocks[header].instructions[0]
+                    self._give_up(
+                        f"{turns} turns of the loop at {instruction.place} took"
+                        f" {seconds:.0f} s and more are to come; pass a longer patience if it ends"
+                    )
+
+    def _give_up(self, why: str) -> None:
+        raise EndlessError(f"{why}.\n{self._describe()}", self._machine.findings.items)
 
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
@@ -134,8 +167,7 @@ class Scheduler:
         return _Group(first.block, self._machine.lanes.gather(together), first.when)
 
     def _unit_of(self, lanes: Selection) -> int:
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
-        return int(self._units[first])
+        return int(self._units[_first_of(lanes)])
 
     def _numbered_units(self) -> Ints:
         lanes = self._machine.lanes
@@ -228,7 +260,7 @@ class Scheduler:
     def _ready(self, block: int, lanes: Selection) -> None:
         """Let lanes run a block, at their place in program order."""
         program = self._machine.program
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        first = _first_of(lanes)
         place: list[int] = []
         for header in program.loop_nests[block]:
             place += (program.priorities[header], int(self._turns[header][first]))

@@ -96,13 +96,23 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
         if isinstance(value, Struct) and not isinstance(value, Pointer):
             _check_struct(param, value, name)
         for array in arrays_of(value):
-            if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-                raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")
+            _check_array(array.array if isinstance(array, Tensor) else array, name)
         if not isinstance(value, _ACCEPTED):
             raise UnsupportedError(
                 f"{name} is {shown(value)}; pass an array, Empty, a Tensor, a Struct, a Pointer,"
                 " a number or bytes"
             )
+
+
+def _check_array(array: NDArray[Any] | Empty, name: str) -> None:
+    if np.dtype(array.dtype).kind not in "biufcV":
+        raise UnsupportedError(f"{name} has elements of {array.dtype}; pass numbers")
+    if isinstance(array, Empty):
+        shape = (array.shape,) if isinstance(array.shape, int) else array.shape
+        if min(shape, default=1) < 0:
+            raise UnsupportedError(f"{name} has the shape {array.shape}; no size is negative")
+    elif not array.flags.c_contiguous:
+        raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")
 
 
 def _check_struct(param: Param, value: Struct, name: str) -> None:

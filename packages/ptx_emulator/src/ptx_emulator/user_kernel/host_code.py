@@ -50,7 +50,7 @@ class _Token:
 class _Head:
     """What of a declaration was read: its words, and which signs it has."""
 
-    start: int | None = None
+    start: int = -1  # nothing of it was read
     words: set[str] = field(default_factory=set)
     called: bool = False
     assigned: bool = False
@@ -91,7 +91,7 @@ class _Reader:
         head = _Head()
         while place < end:
             token = self._tokens[place]
-            if head.start is None:
+            if head.start < 0:
                 head.start = token.start
             after = place + 1
             if token.text == ";":
@@ -138,7 +138,7 @@ class _Reader:
         if not _OF_HOST.search(inside):
             return
         if not any(t.text in self._on_device for t in self._tokens[place:after]) and not in_class:
-            yield head.start or 0, self._tokens[after - 1].end
+            yield head.start, self._tokens[after - 1].end
             return
         yield from self._declarations(place + 1, after - 1, in_class=True)
 
@@ -147,7 +147,7 @@ class _Reader:
         named = any(word in self._on_device or _NAMED_SO.fullmatch(word) for word in head.words)
         if named:
             return False
-        hostlike = bool(_OF_HOST.search(self._text, head.start or 0, end))
+        hostlike = bool(_OF_HOST.search(self._text, head.start, end))
         if "using" in head.words and "std" in head.words:
             return True
         if in_class or head.words & _KEPT:

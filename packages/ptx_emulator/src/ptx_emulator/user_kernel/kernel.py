@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptx_emulator.choices import DEFAULT_ARCH
+from ptx_emulator.choices import DEFAULT_ARCH, PATIENCE_S
 from ptx_emulator.errors import EmulatorError, LaunchError, UnsupportedError, shown
 from ptx_emulator.machine.lanes import GLOBAL_BASE
 from ptx_emulator.machine.launch.counters import Counters
@@ -21,7 +22,8 @@ from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
-from ptx_emulator.running import RunResult, run
+from ptx_emulator.running import run
+from ptx_emulator.second_look import RunResult
 from ptx_emulator.user_kernel.arguments import (
     Given,
     Placed,
@@ -95,6 +97,8 @@ class UserKernel:
     ) -> UserKernel:
         """The kernel of a CUDA text. `name` stands for the text in reports."""
         folders = [Path(folder) for folder in include]
+        if not source.isprintable() and re.search("[\0\ud800-\udfff]", source):
+            raise UnsupportedError(f"{name} holds a character that no CUDA text has")
         expression = entry if entry is not None and "<" in entry else None
         unit = Unit(source, str(name), arch, folders, defines, expression)
         ptx, mangled = compile_cuda(unit)
@@ -117,25 +121,25 @@ class UserKernel:
         schedule: str = "lockstep",
         seed: int = 0,
         checks: bool = True,
+        patience: float | None = PATIENCE_S,
         debug: Debug | None = None,
     ) -> UserRun:
         """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
-          written to; Tensor for what TMA moves; numbers; Struct and Pointer for structures of
-          these; bytes or ctypes structures.
+          written to; Tensor for what TMA moves; numbers; Struct, Pointer, bytes or ctypes.
         - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
         - `debug`: what to tell of lines of the source, and of elements of arrays.
-        - `schedule`, `seed`, `checks`: as in `ptx_emulator.run`.
+        - `schedule`, `seed`, `checks`, `patience`: as in `ptx_emulator.run`.
 
         Raises LaunchError if the kernel deadlocks, traps or fails an assertion.
         """
         params = self.program.kernel.params
         sizes = three_sizes("grid", grid), three_sizes("block", block)
         clusters = None if cluster is None else three_sizes("cluster", cluster)
-        called = list(names or (f"argument {index}" for index in range(len(args))))
+        called = _names_of(args, names)
         check_arguments(params, args, called)
         memory = GlobalMemory()
         self._fill(variables or {}, memory)
@@ -155,13 +159,13 @@ class UserKernel:
                 schedule=schedule,
                 seed=seed,
                 checks=checks,
+                patience=patience,
                 debugger=debugger,
             )
         except UnsupportedError:  # what the debugger is asked for
             raise
         except EmulatorError as error:
-            message = str(error).replace(self.program.kernel.name, self.name)
-            raise LaunchError(message) from error
+            raise LaunchError(str(error).replace(self.program.kernel.name, self.name)) from error
         seconds = time.perf_counter() - start
         unwritten = _unwritten(arrays, memory) if checks else {}
         return self._outcome(result, seconds, arrays, memory, unwritten)
@@ -223,11 +227,20 @@ def _unwritten(arrays: Sequence[Placed], memory: GlobalMemory) -> dict[str, int]
 
 def three_sizes(what: str, shape: Shape) -> tuple[int, int, int]:
     """A grid or a block in x, y and z."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not 1 <= len(sizes) <= 3:
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, Integral) for size in sizes):
         raise UnsupportedError(f"{what} is {shown(shape)}; pass one to three whole numbers")
-    x, y, z = (*sizes, 1, 1)[:3]
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
     return x, y, z
+
+
+def _names_of(args: Sequence[Given], names: Sequence[str] | None) -> list[str]:
+    """What to call the arguments."""
+    if names is None:
+        return [f"argument {index}" for index in range(len(args))]
+    if len(names) != len(args):
+        raise UnsupportedError(f"{len(names)} names for {len(args)} arguments; pass one for each")
+    return list(names)
 
 
 def plain_name(mangled: str) -> str:

@@ -107,6 +107,8 @@ class GlobalMemory:
         """Return a copy of an array inside one allocation."""
         start = address - GLOBAL_BASE
         size = prod(shape) * np.dtype(dtype).itemsize
+        if size == 0:
+            return np.zeros(tuple(shape), dtype)
         allocation = self.find(start)
         if allocation is None or start + size > allocation.end:
             raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
@@ -142,5 +144,8 @@ class GlobalMemory:
         size = old.bytes.size
         while size < self._top:
             size *= 2
-        self._storage = Storage(size, fill=ZERO)
+        try:
+            self._storage = Storage(size, fill=ZERO)
+        except (MemoryError, ValueError):
+            raise EmulatorError(f"{self._top} bytes of global memory do not fit here") from None
         self._storage.bytes[: old.bytes.size] = old.bytes

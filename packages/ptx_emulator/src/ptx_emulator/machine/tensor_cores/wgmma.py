@@ -21,14 +21,17 @@ from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, swizzle
 from ptx_emulator.machine.lanes import SHARED_BASE, WARP_SIZE, Selection
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.shared import SharedMemory
+from ptx_emulator.machine.tensor_cores.fragments import (
+    DEPTH_BYTES,
+    GROUP_WARPS,
+    ROWS,
+    from_fragments,
+)
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-GROUP_WARPS = 4
-ROWS = 64
 DEPTH = 16  # of 16-bit elements
-DEPTH_BYTES = 32  # of any product
 PATTERN_BYTES = 1024  # the longest period of a swizzle
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
@@ -103,7 +106,7 @@ class Wgmma:
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
         self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
-    def gather(self, sel: Selection, registers: Floats) -> Floats:
+    def gather(self, sel: Selection, registers: Array) -> Array:
         """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
         groups = self._groups(sel)
         eights = len(registers) // 4
@@ -140,7 +143,7 @@ class Wgmma:
         groups = self._groups(sel)
         right = self._operand(sel, groups, b, n, types[1], bool(trans_b), pc)
         if isinstance(a, tuple):
-            left = _from_fragments(a, types[0], sel, groups)
+            left = from_fragments(a, types[0], groups.order)
         else:
             left = self._operand(sel, groups, a, ROWS, types[0], bool(trans_a), pc)
         self._launch.counters.tensor_operations += 2 * ROWS * n * left.shape[-1] * len(groups.warps)
@@ -387,17 +390,3 @@ class Wgmma:
 
 def _swizzle_name(span: int) -> str:
     return f"a {span}-byte swizzle" if span else "no swizzle"
-
-
-def _from_fragments(
-    registers: tuple[Array, ...], dtype: str, sel: Selection, groups: _Groups
-) -> Floats:
-    """A of four registers a lane as [groups, 64, depth]."""
-    size = element_bytes(dtype)
-    in_word, depth = 4 // size, DEPTH_BYTES // size
-    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, in_word), np.float32)
-    for index, register in enumerate(registers):
-        values = to_f32(np.ascontiguousarray(register).view(f"u{size}"), dtype)
-        fragments[:, index & 1, :, index >> 1] = values.reshape(sel.num_warps, 8, 4, in_word)
-    by_warp = fragments.reshape(sel.num_warps, 16, depth)[groups.order]
-    return by_warp.reshape(len(groups.warps), ROWS, depth)
