@@ -338,3 +338,9 @@ extern "C" __global__ void all_threads_store_the_same(int* out) {
   __syncthreads();
   out[blockIdx.x] = size;
 }
+
+// run: <<<4, 64>>>(visited=ints(100), level=3)
+// gives: (visited[:97] == 3).all() and (visited[97:] == 0).all()
+extern "C" __global__ void blocks_mark_what_they_visit(int* visited, int level) {
+  visited[(blockIdx.x * 64 + threadIdx.x) * 5 % 97] = level;
+}

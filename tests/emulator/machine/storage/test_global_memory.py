@@ -219,7 +219,7 @@ def test_two_ctas_that_store_the_same_bytes_at_once(differs: bool) -> None:
     place = memory.alloc(np.zeros(4096, np.uint8))
     machine = make_machine(ctas=2, memory=memory)
     lanes = machine.lanes.all
-    chunk = ((differs * lanes.cta).astype(np.uint32),) * 4
+    chunk = ((1 + differs * lanes.lane).astype(np.uint32),) * 4  # the same in both CTAs
     machine.global_access.store(lanes, at(place, lanes.lane * 16), 4, chunk, None, GLOBAL_STORE)
     assert kinds(machine) == ["cta-write-conflict"] * differs
 

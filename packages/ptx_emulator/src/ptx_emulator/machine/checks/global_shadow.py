@@ -121,9 +121,11 @@ class GlobalShadow:
         same."""
         where = access.where[lanes]
         meeting = lanes[np.isin(where, where[met])]
-        if values is not None:
-            meeting = meeting[~values.agreed(access, meeting)]
+        if values is not None and values.is_mark(meeting):
+            return
         rest = self._report_ctas_at_once(allocation, meeting, access)
+        if values is not None:
+            rest = rest[~values.agreed(access, rest)]
         detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
         self._note("race", f"{detail} at the same time", access, rest, None)
 
@@ -273,6 +275,7 @@ class GlobalShadow:
                 )
             if values is not None and late.any():
                 stores = (kind == PLAIN) | (kind == STRONG)
+                stores &= near | values.is_mark(lanes)
                 late &= ~(stores & values.unchanged(access, lanes)[:, None])
             sides = ((CONFLICT, ~near), ("race", near & ~own), ("intra-warp-race", own))
             for finding, side in sides:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Access, Bools, Ints, actors
 from ptx_emulator.machine.checks.flag_order import Actor, FlagOrder
@@ -45,7 +48,7 @@ class SharedFlags:
             for warp, alone, place in actors(access):
                 self._order.publish(Actor(warp, alone), place, self._orderings[access.pc], adds)
 
-    def order(self, late: Bools, clock_row: Ints, agent: Ints, epoch: Ints) -> Bools:
+    def order(self, late: Bools, clock_row: Ints, agent: Ints, epoch: NDArray[Any]) -> Bools:
         """Those of the accesses [lanes, parts] of threads of a CTA that flags order."""
         ordered = np.zeros(late.shape, bool)
         if self._order is None:
