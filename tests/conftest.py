@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+pytest_plugins = ["ptx_emulator.pytest_plugin"]  # as the installed package brings it
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 LONG = {
     "backward/test_emulated.py",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -75,3 +76,29 @@ def test_it_asks_for_no_torch(wheel: Path) -> None:
         "numpy",
         "nvidia-cuda-nvrtc",
     ]
+
+
+def test_pytest_finds_its_fixture(wheel: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test_kernel.py"
+    test.write_text(
+        "import numpy as np\n\n\n"
+        "def test_sum(assert_clean):\n"
+        f"    kernel = {str(ROOT / 'examples' / 'kernels' / 'block_sum.cu')!r}\n"
+        "    assert_clean(kernel, np.zeros(4, np.float32), np.ones(1024, np.float32),"
+        " grid=4, block=256)\n"
+    )
+    (named,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert (
+        "[pytest11]\nptx_emulator.pytest_plugin = ptx_emulator.pytest_plugin" in named.read_text()
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    result = subprocess.run(
+        [*command, "-p", "ptx_emulator.pytest_plugin", f"--rootdir={tmp_path}"],
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1, result.stderr
+    assert "AssertionError: block_sum, lockstep: 2 findings" in result.stdout
+    assert "block_sum.cu:10  if (t < step)" in result.stdout

@@ -29,7 +29,6 @@ SINKS = Scene(replace(FEW, sinks=True), CONFIG, split_keys=64)
 WIDE = Scene(Case("", 2, 130, 256, 256, 2, 1), replace(CONFIG, d_head=256), split_keys=64)
 NARROW = Scene(Case("", 3, 200, d_v=40, heads=8), CONFIG, split_keys=64)
 TOGETHER = Scene(Case("", 3, 200, d_v=40, batch=2, heads=8), CONFIG, heads_together=True)
-SEVEN = Scene(Case("", 3, 130, heads=14), CONFIG, split_keys=128)
 FAR_APART = Scene(  # the first rows see none of the last split's one block, the last all
     Case("", 192, 192, heads=1, heads_k=1, causal=True), replace(CONFIG, consumers=3), split_keys=64
 )
@@ -201,13 +200,6 @@ PARTS = (
 )
 
 BLOCKS = (
-    Mutation(
-        "rows of Q that no copy fills are not cleared",
-        "uninitialised-shared",
-        SEVEN,
-        (Edit(CONSUMER, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),),
-        silent=True,
-    ),
     Mutation(
         "no barrier after keys are cleared",
         "race",

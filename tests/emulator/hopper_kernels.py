@@ -130,15 +130,18 @@ def wgmma_source(
     registers: bool = False,
     trans_a: bool = False,
     trans_b: bool = False,
+    sums: str = "f32",
 ) -> str:
     """One product of one warpgroup, 32 bytes deep; descriptors count from the start of shared
     memory.
 
-    A is a descriptor, or with `registers` four words a thread; B is a descriptor.
+    A is a descriptor, or with `registers` four words a thread; B is a descriptor. `sums` of f16
+    are two in a register.
     """
-    count = n // 2
+    count = n // 4 if sums == "f16" else n // 2
+    c_type, constraint = ("float", "f") if sums == "f32" else ("u32", "r")
     accumulators = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    outputs = ", ".join(f'"+{constraint}"(d[{i}])' for i in range(count))
     majors: tuple[bool, ...]
     if registers:
         a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
@@ -147,28 +150,31 @@ def wgmma_source(
     else:
         a_text, a_inputs = f"%{count}", '"l"(a)'
         parameter, majors, used = "u64 a", (trans_a, trans_b), 1
-    depth, flags = 32, ""  # 8-bit operands are never transposed
-    if dtype != "e4m3":
-        depth, flags = 16, "".join(f", {int(major)}" for major in majors)
+    depth, flags = 32, "" if sums == "s32" else ", 1, 1"
+    if dtype == "tf32":
+        depth = 8
+    elif dtype in ("f16", "bf16"):  # no others are transposed
+        depth, flags = 16, flags + "".join(f", {int(major)}" for major in majors)
     b_text, scale_text = f"%{count + used}", f"%{count + used + 1}"
     return f"""{PRELUDE}
-DEVICE void multiply(float* d, {parameter}, u64 b, int accumulate) {{
+DEVICE void multiply({c_type}* d, {parameter}, u64 b, int accumulate) {{
   asm volatile(
       "{{\\n.reg .pred p;\\nsetp.ne.b32 p, {scale_text}, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{dtype}.{dtype} "
-      "{{{accumulators}}}, {a_text}, {b_text}, p, 1, 1{flags};\\n}}"
+      "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.{sums}.{dtype}.{dtype} "
+      "{{{accumulators}}}, {a_text}, {b_text}, p{flags};\\n}}"
       : {outputs}
       : {a_inputs}, "l"(b), "r"(accumulate));
 }}
-constexpr int N = {n};
+constexpr int COUNT = {count};
+using Sum = {c_type};
 #define A {"fragment" if registers else "a + start"}
 {_WGMMA}"""
 
 
 _WGMMA = r"""
 extern "C" __global__ void __launch_bounds__(128)
-product(const uint4* image, int chunks, u64 a, u64 b, const u32* fragments, const float* before,
-        float* after, int accumulate) {
+product(const uint4* image, int chunks, u64 a, u64 b, const u32* fragments, const Sum* before,
+        Sum* after, int accumulate) {
   extern __shared__ __align__(1024) uint4 smem[];
   for (int i = threadIdx.x; i < chunks; i += 128) smem[i] = image[i];
 #ifndef NO_PROXY_FENCE
@@ -177,10 +183,10 @@ product(const uint4* image, int chunks, u64 a, u64 b, const u32* fragments, cons
   __syncthreads();
   const u64 start = shared_address(smem) >> 4;
   u32 fragment[4];
-  float d[N / 2];
+  Sum d[COUNT];
   for (int i = 0; i < 4; ++i) fragment[i] = fragments[i * 128 + threadIdx.x];
 #pragma unroll
-  for (int i = 0; i < N / 2; ++i) d[i] = before[i * 128 + threadIdx.x];
+  for (int i = 0; i < COUNT; ++i) d[i] = before[i * 128 + threadIdx.x];
 #ifndef NO_WGMMA_FENCE
   wgmma_fence();
 #endif
@@ -190,7 +196,7 @@ product(const uint4* image, int chunks, u64 a, u64 b, const u32* fragments, cons
   wgmma_wait<0>();
 #endif
 #pragma unroll
-  for (int i = 0; i < N / 2; ++i) after[i * 128 + threadIdx.x] = d[i];
+  for (int i = 0; i < COUNT; ++i) after[i * 128 + threadIdx.x] = d[i];
 }
 """
 

@@ -30,8 +30,9 @@ def found(body: str, **options: int) -> list[str]:
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
 def test_members_that_do_not_take_part(exchange: str) -> None:
-    assert found(f"{SOME} {exchange % '0xffffffff'} AFTER:") == ["membermask"]
-    assert found(f"{SOME} {exchange % '0x0000ffff'} AFTER:") == []
+    after = "AFTER: st.global.u32 [%rd3], %r0;"
+    assert found(f"{SOME} {exchange % '0xffffffff'} {after}") == ["membermask"]
+    assert found(f"{SOME} {exchange % '0x0000ffff'} {after}") == []
     assert found(f"setp.ne.u32 %p1, %r0, 0; {exchange % '-1'}") == []
 
 
@@ -45,6 +46,15 @@ def test_lanes_that_have_ended_need_not_take_part() -> None:
     ended = f"{LANE} setp.lt.u32 %p1, %r4, 16; @!%p1 ret;"
     assert found(f"{ended} {EXCHANGES['shfl'] % '-1'}") == []
     assert found(EXCHANGES["shfl"] % "-1", threads=40) == []
+
+
+def test_lanes_end_before_a_barrier_or_go_past_it() -> None:
+    for barrier in ("bar.warp.sync -1;", "bar.sync 0;", "barrier.sync.aligned 0;"):
+        assert found(f"{SOME} {barrier} st.global.u32 [%rd3], %r0; AFTER:") == []
+    past = "AFTER: st.global.u32 [%rd3], %r0;"
+    assert found(f"{SOME} bar.sync 0; {past}") == ["divergent-barrier"]
+    assert found(f"{SOME} barrier.sync.aligned 0; {past}") == ["divergent-barrier"]
+    assert found(f"{SOME} barrier.sync 0; {past}") == []
 
 
 def test_a_cta_has_sixteen_barriers() -> None:

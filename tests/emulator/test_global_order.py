@@ -52,7 +52,7 @@ def test_stores_over_what_neighbours_read(schedule: str) -> None:
 
 def test_the_two_accesses_are_named() -> None:
     (finding,) = run_body(f"{NEXT_WARP} {STORE} {LOAD}")[1].findings
-    assert "that CTA 0 warp 1 wrote, with no barrier in between" in finding.detail
+    assert "that CTA 0 warp 1 lane 0 wrote, with no barrier in between" in finding.detail
     assert finding.ptx_line is not None
     assert finding.other_ptx_line is not None
 

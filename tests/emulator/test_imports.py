@@ -26,7 +26,10 @@ MACHINE = (
 )
 """Rooms of the machine, the lowest first: a module imports from its own and from lower ones."""
 LEVELS = {room: level for level, rooms in enumerate(MACHINE) for room in rooms}
-TOP = ("user_kernel", "report", "command", "run", "__init__", "__main__")
+TOP = (
+    *("user_kernel", "report", "command", "running", "testing", "pytest_plugin"),
+    *("__init__", "__main__"),
+)
 """Rooms that nothing below them imports: ptx, emit, program and machine stay free of them."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptx_emulator import UserKernel, UserRun
-from ptx_emulator.user_kernel.compiling import compile_cuda
+from ptx_emulator.user_kernel.compiling import Unit, compile_cuda
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -18,7 +18,7 @@ CORPUS = Path(__file__).parent / "corpus"
 @cache
 def ptx_of(file: str, arch: str) -> str:
     text = (CORPUS / file).read_text()
-    return compile_cuda(text, name=str(CORPUS / file), arch=arch, include=[])
+    return compile_cuda(Unit(text, str(CORPUS / file), arch)).ptx
 
 
 def corpus_kernel(file: str, entry: str, arch: str = "sm_80") -> UserKernel:

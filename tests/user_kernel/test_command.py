@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from ptx_emulator.command import main
+from ptx_emulator.user_kernel.compiling import toolkit_headers
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "examples" / "kernels"
@@ -179,7 +182,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     assert "pass one to three whole numbers" in refuse(source, "--grid", "4x4", "--block", "256")
     assert "0 arguments for 2 parameters" in refuse(source, *launch)
     assert "write it as f32:x:1024@random" in refuse(source, *launch, "--arg", "f32")
-    assert "choose from f16, f32" in refuse(source, *launch, "--arg", "f8:x:4")
+    assert "choose from bf16, f16, f32" in refuse(source, *launch, "--arg", "f8:x:4")
     assert "is no int32" in refuse(source, *launch, "--arg", "i32=x")
     there = str(tmp_path / "none" / "x.json")
     assert "in no folder there is" in refuse(source, *launch, "--json", there)
@@ -189,3 +192,110 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     assert "pass FILE.py:FUNCTION" in refuse(source, *launch, "--compare", "x")
     (tmp_path / "bad.cu").write_text("__global__ void k() { oops; }")
     assert "oops" in refuse(str(tmp_path / "bad.cu"), *launch)
+
+
+def test_help_waits_for_nothing() -> None:
+    code = (
+        "import sys; from ptx_emulator.command.options import parser; parser().format_help();"
+        " print([name for name in ('numpy', 'torch') if name in sys.modules])"
+    )
+    folder = ROOT / "packages" / "ptx_emulator" / "src"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); {code}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+HALVED = """
+#include <cuda_bf16.h>
+__global__ void halved(__nv_bfloat16* out, const __nv_bfloat16* in, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = __float2bfloat16(__bfloat162float(in[i]) / TIMES);
+}
+"""
+
+
+@pytest.mark.skipif(not toolkit_headers(), reason="needs the headers of a CUDA toolkit")
+def test_bfloat16_and_macros(tmp_path: Path) -> None:
+    source, reference = tmp_path / "halved.cu", tmp_path / "reference.py"
+    source.write_text(HALVED)
+    launch = (
+        *("--grid", "2", "--block", "64", "--arg", "bf16:out:8x16"),
+        *("--arg", "bf16:in:128@random", "--arg", "i32=128"),
+    )
+    compare = ("--compare", f"{reference}:halved", "--arch", "sm_90")
+    reference.write_text("def halved(out, x, n):\n    out.reshape(-1)[:] = x / 2\n")
+    printed = invoke(str(source), *launch, *compare, "-D", "TIMES=2")
+    assert "out    bf16  8x16" in printed
+    assert "out: right" in printed
+    wrong = invoke(str(source), *launch, *compare, "-D", "TIMES=2.1f", exit_code=1)
+    assert "out: wrong" in wrong
+
+
+CLUSTERED = """
+#include <cuda.h>
+__global__ void copied(const __grid_constant__ CUtensorMap from, float* out) {
+  __shared__ alignas(128) float tile[8 * 8];
+  __shared__ alignas(8) unsigned long long arrived;
+  unsigned bar = __cvta_generic_to_shared(&arrived), rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(bar));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 256;" :: "r"(bar) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4}], [%2];" ::
+                 "r"((unsigned)__cvta_generic_to_shared(tile)), "l"(&from), "r"(bar), "r"(0),
+                 "r"(8 * rank) : "memory");
+  }
+  __syncthreads();
+  asm volatile("{.reg .pred p;\\nW: mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\\n@!p bra W;}"
+               :: "r"(bar) : "memory");
+  for (int i = threadIdx.x; i < 64; i += 32) out[blockIdx.x * 64 + i] = tile[i];
+}
+"""
+
+
+def test_tensor_maps_and_clusters(tmp_path: Path) -> None:
+    source, reference = tmp_path / "copied.cu", tmp_path / "reference.py"
+    source.write_text(CLUSTERED)
+    reference.write_text("def copied(x, out):\n    out[...] = x\n")
+    printed = invoke(
+        *(str(source), "--arch", "sm_90a", "--grid", "2", "--block", "32", "--cluster", "2"),
+        *("--arg", "f32:from:16x8:box=8x8@random", "--arg", "f32:out:16x8"),
+        *("--compare", f"{reference}:copied"),
+    )
+    assert "out: right, max error 0.000e+00" in printed
+
+
+def test_findings_stand_beside_the_lines_of_a_pull_request() -> None:
+    printed = SUM.emulate(
+        Path("examples/kernels/block_sum.cu"), "--annotate", "github", exit_code=1
+    )
+    shown = [line for line in printed.splitlines() if line.startswith("::")]
+    start = (
+        "::error file=examples/kernels/block_sum.cu,line=10,title=race::[race] block_sum PTX line"
+    )
+    assert shown[0].startswith(start)
+    assert "%0A" in shown[0]
+    assert len(shown) == 2
+
+
+def test_a_launch_that_does_not_end_is_annotated_too() -> None:
+    printed = COPY.emulate(KERNELS / "bulk_copy.cu", "--annotate", "github", exit_code=1)
+    stopped, finding = (line for line in printed.splitlines() if line.startswith("::"))
+    assert stopped.startswith(f"::error file={KERNELS / 'bulk_copy.cu'},title=the launch did not")
+    assert "bulk_copy.cu,line=44,title=mbarrier-transaction::" in finding
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    launch = ("--grid", "1", "--block", "32")
+    broken, kernel = tmp_path / "x.npy", tmp_path / "k.cu"
+    broken.write_bytes(b"\x93NUMPY nothing")
+    kernel.write_bytes(b"\xff\xfe\x00")
+    source = str(KERNELS / "block_sum.cu")
+    assert "cannot read" in refuse(source, *launch, "--arg", f"f32:x:4@{broken}")
+    assert "300' is no int8" in refuse(source, *launch, "--arg", "i8=300")
+    assert "cannot read" in refuse(str(kernel), *launch)
+    assert "cannot read" in refuse(str(tmp_path), *launch)
+    for text in ("", "\0", ".version 8.0\n.entry k() { ret", ".entry k() { {{ ret; }"):
+        (tmp_path / "k.ptx").write_text(text)
+        assert refuse(str(tmp_path / "k.ptx"), *launch).startswith("error: ")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ptx_emulator import UserKernel
-from ptx_emulator.errors import CompileError, RefusedKernelError, UnsupportedError
+from ptx_emulator.errors import CompileError, UnsupportedError
 from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
 
 USES = """
@@ -58,15 +58,6 @@ def test_headers_beside_the_file(tmp_path: Path) -> None:
 def test_errors_of_the_compiler_are_shown() -> None:
     with pytest.raises(CompileError, match='"oops" is undefined'):
         UserKernel.of_source("__global__ void k(int* out) { *out = oops; }")
-
-
-def test_functions_that_are_called_are_refused_by_name() -> None:
-    source = """
-    __device__ __noinline__ int far(int x) { return x * x; }
-    __global__ void k(int* out) { *out = far(*out); }
-    """
-    with pytest.raises(RefusedKernelError, match=r"kernel\.cu:3.*far\w* is called, not inlined"):
-        UserKernel.of_source(source)
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -176,3 +176,40 @@ def test_a_tensor_needs_a_tensor_map() -> None:
     tensor = Tensor(floats(8, 16), box=(8, 16))
     with pytest.raises(UnsupportedError, match="a CUtensorMap has 128"):
         kernel.run(Empty(128), tensor, Empty(64, np.uint32), grid=1, block=32)
+
+
+WMMA_OF = """
+#include <mma.h>
+using namespace nvcuda;
+template <class Element, class In, class Sum, int M, int K>
+__global__ void multiply(Sum* out, const In* a, const In* b) {
+  wmma::fragment<wmma::matrix_a, M, M, K, Element, wmma::row_major> left;
+  wmma::fragment<wmma::matrix_b, M, M, K, Element, wmma::col_major> right;
+  wmma::fragment<wmma::accumulator, M, M, K, Sum> sums;
+  wmma::load_matrix_sync(left, a, K);
+  wmma::load_matrix_sync(right, b, K);
+  wmma::fill_fragment(sums, (Sum)1);
+  wmma::mma_sync(sums, left, right, sums);
+  wmma::store_matrix_sync(out, sums, M, wmma::mem_row_major);
+}
+"""
+
+
+@pytest.mark.skipif(not toolkit_headers(), reason="needs the headers of a CUDA toolkit")
+@pytest.mark.parametrize(
+    ("types", "shape", "dtype", "sums"),
+    [
+        ("wmma::precision::tf32, float, float", (16, 8), np.float32, np.float32),
+        ("signed char, signed char, int", (16, 16), np.int8, np.int32),
+        ("double, double, double", (8, 4), np.float64, np.float64),
+    ],
+)
+def test_wmma_of_other_types(
+    types: str, shape: tuple[int, int], dtype: type[np.generic], sums: type[np.generic]
+) -> None:
+    rows, depth = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-99, 99, shape).astype(dtype) for _ in range(2))
+    kernel = UserKernel.of_source(WMMA_OF, f"multiply<{types}, {rows}, {depth}>")
+    result = clean(kernel, Empty((rows, rows), sums), a, b, grid=1, block=32)
+    np.testing.assert_array_equal(result.arrays[0], a.astype(np.int64) @ b.T.astype(np.int64) + 1)

@@ -16,6 +16,8 @@ from tests.emulator.operand_layouts import OperandLayout, spread_layout
 THREADS, ROWS, WORDS = 128, 64, 16  # a product is 16 words of 16 bits deep, in any type
 A_AT, B_AT, SMEM = 0, 32 * 1024, 96 * 1024
 SPANS = (0, 32, 64, 128)
+EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8}
+SUMS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
 
 
 def tight_layout(span: int, transposed: bool, rows: int) -> OperandLayout:
@@ -29,22 +31,28 @@ def tight_layout(span: int, transposed: bool, rows: int) -> OperandLayout:
 
 def _words(values: Array, dtype: str) -> Array:
     """The elements in words of 16 bits, two of 8 bits in one."""
-    if dtype == "e4m3":
-        codes: Array = torch.from_numpy(values).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    if dtype in EIGHT_BITS:
+        codes: Array = torch.from_numpy(values).to(EIGHT_BITS[dtype]).view(torch.uint8).numpy()
         return codes.view(np.uint16)
+    if dtype == "tf32":
+        return values.view(np.uint16)
     if dtype == "f16":
         return values.astype(np.float16).view(np.uint16)
     return (bits(values) >> 16).astype(np.uint16)
 
 
-def _registers(matrix: Array) -> Array:
-    """A [64, n] matrix as the accumulators of 128 threads: [n / 2, 128]."""
+def _registers(matrix: Array, sums: str = "f32") -> Array:
+    """A [64, n] matrix as the accumulators of 128 threads: [n / 2, 128], f16 as pairs."""
     thread = np.arange(THREADS)
     registers = []
     for i in range(matrix.shape[1] // 2):
         row = thread // 32 * 16 + thread % 32 // 4 + 8 * (i >> 1 & 1)
         registers.append(matrix[row, 8 * (i >> 2) + 2 * (thread % 4) + (i & 1)])
-    return np.stack(registers).astype(np.float32)
+    values = np.stack(registers).astype(SUMS[sums])
+    if sums != "f16":
+        return values
+    pairs = values.reshape(-1, 2, THREADS).transpose(0, 2, 1)
+    return np.ascontiguousarray(pairs).view(np.uint32).reshape(-1, THREADS)
 
 
 def _fragments(words: Array) -> Array:
@@ -67,11 +75,15 @@ def product_case(
     dtype: str = "f16",
     registers: bool = False,
     accumulate: bool = True,
+    sums: str = "f32",
 ) -> HopperCase:
     """D (+)= A B of small integers: every sum is exact."""
     rng = np.random.default_rng(n + 7 * a_layout.span + 11 * b_layout.span)
-    depth = 2 * WORDS if dtype == "e4m3" else WORDS
-    a, b = (rng.integers(-8, 9, (rows, depth)).astype(np.float32) for rows in (ROWS, n))
+    depth = {"tf32": WORDS // 2, "f16": WORDS, "bf16": WORDS}.get(dtype, 2 * WORDS)
+    largest = 4 if dtype == "e5m2" else 8
+    a, b = (
+        rng.integers(-largest, largest + 1, (rows, depth)).astype(np.float32) for rows in (ROWS, n)
+    )
     before = rng.integers(-500, 500, (ROWS, n)).astype(np.float32)
     after = a @ b.T + (before if accumulate else 0)
     image = np.full(SMEM, 0x55, np.uint8)
@@ -84,10 +96,11 @@ def product_case(
         registers=registers,
         trans_a=a_layout.transposed,
         trans_b=b_layout.transposed,
+        sums=sums,
     )
     return HopperCase(
         name=f"wgmma n{n} {dtype} A {'registers' if registers else _name(a_layout)}"
-        f" B {_name(b_layout)}{'' if accumulate else ' fresh'}",
+        f" B {_name(b_layout)}{'' if accumulate else ' fresh'}{'' if sums == 'f32' else sums}",
         source=source,
         entry="product",
         threads=THREADS,
@@ -95,8 +108,8 @@ def product_case(
         buffers={
             "image": image,
             "fragments": _fragments(a_words),
-            "before": _registers(before),
-            "after": np.zeros((n // 2, THREADS), np.float32),
+            "before": _registers(before, sums),
+            "after": np.zeros_like(_registers(before, sums)),
         },
         arguments=(
             "image",
@@ -108,7 +121,7 @@ def product_case(
             "after",
             np.int32(accumulate).tobytes(),
         ),
-        expected={"after": _registers(after)},
+        expected={"after": _registers(after, sums)},
     )
 
 
@@ -137,4 +150,10 @@ def cases() -> list[HopperCase]:
         found.append(product_case(n, tight_layout(span, False, ROWS), b, dtype="e4m3"))
         found.append(product_case(n, plain, b, dtype="e4m3", registers=True))
     found.append(product_case(64, plain, plain, dtype="e4m3", accumulate=False))
+    for dtype, sums in (("tf32", "f32"), ("e5m2", "f32"), ("s8", "s32"), ("f16", "f16")):
+        narrow = tight_layout(64, False, ROWS)
+        found += [
+            product_case(64, plain, narrow, dtype=dtype, sums=sums),
+            product_case(24, plain, narrow, dtype=dtype, sums=sums, registers=True),
+        ]
     return found

@@ -63,6 +63,10 @@ class DeadlockError(EmulatorError):
         self.findings: list[object] = list(findings)
 
 
+class EndlessError(DeadlockError):
+    """A loop went on for longer than the caller's patience."""
+
+
 class UnsupportedError(EmulatorError, ValueError):
     """An argument is not valid. The message says what is allowed instead."""
 

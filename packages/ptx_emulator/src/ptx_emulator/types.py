@@ -40,6 +40,7 @@ STORAGE_OF_PTX = {
 }
 
 
+ENVIRONMENT = {"envreg1", "envreg2"}  # where a grid that runs at once has its barrier
 SPECIAL_REGISTERS = {
     *(f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
     *(f"{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid") for axis in "xyz"),
@@ -48,6 +49,7 @@ SPECIAL_REGISTERS = {
     *("cluster_ctarank", "cluster_nctarank", "is_explicit_cluster"),
     *(f"lanemask_{order}" for order in ("eq", "le", "lt", "ge", "gt")),
     *("dynamic_smem_size", "total_smem_size"),
+    *ENVIRONMENT,
 }
 
 # Counters of time, and by how many bits their value is shifted to the right.

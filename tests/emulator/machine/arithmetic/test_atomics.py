@@ -123,9 +123,12 @@ def test_a_vector_is_added_at_a_multiple_of_its_size() -> None:
 
 
 CONFLICTS = [
-    ("load", "that CTA 0 warp 0 wrote by an addition, and nothing orders the two"),
-    ("store", "that CTA 0 warp 0 wrote by an addition, and nothing orders the two"),
-    ("store before", "atomic of bytes of sums that CTA 1 warp 0 wrote, and nothing orders the two"),
+    ("load", "that CTA 0 warp 0 lane 0 wrote by an addition, and nothing orders the two"),
+    ("store", "that CTA 0 warp 0 lane 0 wrote by an addition, and nothing orders the two"),
+    (
+        "store before",
+        "atomic of bytes of sums that CTA 1 warp 0 lane 0 wrote, and nothing orders the two",
+    ),
 ]
 
 

@@ -43,7 +43,7 @@ def multiply(
     matrix = np.zeros((machine.num_warps // 4, 64, n), np.float32) if before is None else before
     left = each(sel, a, np.uint64) if isinstance(a, int) else a
     return machine.wgmma.multiply(
-        sel, n, dtype, left, each(sel, b, np.uint64), scale_d, *trans, matrix, 0
+        sel, n, (dtype, dtype), left, each(sel, b, np.uint64), scale_d, *trans, matrix, 0
     )
 
 
@@ -159,7 +159,7 @@ def test_ctas_may_use_different_descriptors() -> None:
     descriptors = (PLAIN.descriptor(0) + (starts >> 4)).astype(np.uint64)
     zero = np.zeros((2, 64, 64), np.float32)
     result = machine.wgmma.multiply(
-        sel, 64, "f16", descriptors, descriptors, False, False, False, zero, 0
+        sel, 64, ("f16", "f16"), descriptors, descriptors, False, False, False, zero, 0
     )
     for cta in range(2):
         np.testing.assert_array_equal(result[cta], values[cta] @ values[cta].T)
@@ -217,7 +217,7 @@ def test_a_descriptor_belongs_to_the_whole_warpgroup() -> None:
     b = (PLAIN.descriptor(0) + (starts >> 4)).astype(np.uint64)
     a = each(sel, PLAIN.descriptor(SHARED_BASE), np.uint64)
     zero = np.zeros((1, 64, 64), np.float32)
-    machine.wgmma.multiply(sel, 64, "f16", a, b, False, False, False, zero, 0)
+    machine.wgmma.multiply(sel, 64, ("f16", "f16"), a, b, False, False, False, zero, 0)
     assert kinds(machine) == ["wgmma-descriptor"]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ptx_emulator.command.options import Options, read_options
-from ptx_emulator.command.run import run_kernel
 from ptx_emulator.errors import EmulatorError, UnsupportedError, shown
 
 FOUND, REFUSED, INTERRUPTED = 1, 2, 130  # exit codes
@@ -38,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(options: Options) -> bool:
+    from ptx_emulator.command.run import run_kernel  # what --help does not wait for
+
     if options.json == STANDARD_OUTPUT:
         with redirect_stdout(sys.stderr):
             record = run_kernel(options)

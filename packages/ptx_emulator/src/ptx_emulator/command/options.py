@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptx_emulator.command.arguments import FORMS
-from ptx_emulator.machine.scheduler import SCHEDULES
-from ptx_emulator.user_kernel.kernel import DEFAULT_ARCH
+from ptx_emulator.choices import (
+    ANNOTATIONS,
+    ARGUMENT_FORMS,
+    DEFAULT_ARCH,
+    PATIENCE_S,
+    SCHEDULES,
+)
 
 EPILOG = """\
   ptx-emulator kernel.cu --grid 4 --block 256 --arg f32:out:4 --arg f32:in:1024@random
@@ -28,13 +32,17 @@ class Options:
     block: tuple[int, ...] = ()
     arg: list[str] = field(default_factory=list)
     smem: int = 0
+    cluster: tuple[int, ...] | None = None
     include: list[Path] = field(default_factory=list)
+    define: list[str] = field(default_factory=list)
     compare: str | None = None
     tolerance: float | None = None
     arch: str = DEFAULT_ARCH
     schedule: str = SCHEDULES[0]
     seed: int = 0
+    patience: float = PATIENCE_S
     json: Path | None = None
+    annotate: str | None = None
     watch: list[str] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     thread: tuple[int, ...] = (0, 0)
@@ -59,11 +67,13 @@ def parser() -> ArgumentParser:
     sizes = {"metavar": "X,Y,Z", "type": _sizes, "required": True}
     add("--grid", **sizes, help="blocks, as in 4,4")  # type: ignore[arg-type]
     add("--block", **sizes, help="threads of a block")  # type: ignore[arg-type]
-    add("--arg", action="append", help=f"an argument, in their order: {FORMS}")
+    add("--arg", action="append", help=f"an argument, in their order: {ARGUMENT_FORMS}")
     add("--smem", type=_count, metavar="BYTES", help="of dynamic shared memory")
-    add("--entry", metavar="NAME", help="the kernel, where there are several")
+    add("--cluster", metavar="X,Y,Z", type=_sizes, help="blocks of a cluster")
+    add("--entry", metavar="NAME", help="the kernel, where there are several: scale<float,64>")
     add("--arch", help=f"what to compile for; {DEFAULT_ARCH}")
     add("--include", "-I", action="append", type=Path, metavar="FOLDER", help="of headers")
+    add("--define", "-D", action="append", metavar="NAME=TEXT", help="a macro")
     add(
         "--compare",
         metavar="FILE.py:FUNCTION",
@@ -72,7 +82,9 @@ def parser() -> ArgumentParser:
     add("--tolerance", type=float, help="allowed error, relative to the largest value")
     add("--schedule", choices=SCHEDULES, help="the order of the warps")
     add("--seed", type=_count, help="of a random schedule and of random arguments")
+    add("--patience", type=float, metavar="SECONDS", help="with a loop that goes on and on")
     add("--json", type=Path, metavar="FILE", help="write what is reported; - is standard output")
+    add("--annotate", choices=ANNOTATIONS, help="print findings as a workflow shows them")
     add("--watch", action="append", metavar="ARRAY[3:5]", help="tell of changes of these elements")
     add(
         "--break",

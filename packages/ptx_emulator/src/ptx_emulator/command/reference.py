@@ -61,17 +61,22 @@ def compare_arrays(
     names: Sequence[str],
     got: Sequence[NDArray[Any]],
     wanted: Sequence[NDArray[Any]],
+    sizes: Sequence[int],
     tolerance: float | None,
 ) -> list[Compared]:
-    """How far every array is from the reference's. NaN is right where the reference has NaN."""
-    return [_compare(*each, tolerance) for each in zip(names, got, wanted, strict=True)]
+    """How far every array is from the reference's. NaN is right where the reference has NaN.
+
+    `sizes` are the bytes of an element as the kernel has it.
+    """
+    every = zip(names, got, wanted, sizes, strict=True)
+    return [_compare(*each, tolerance) for each in every]
 
 
 def _compare(
-    name: str, got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
+    name: str, got: NDArray[Any], wanted: NDArray[Any], size: int, tolerance: float | None
 ) -> Compared:
     floats = got.dtype.kind == "f"
-    relative = tolerance if tolerance is not None else TOLERANCES.get(got.itemsize, 0.0)
+    relative = tolerance if tolerance is not None else TOLERANCES.get(size, 0.0)
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):

@@ -17,6 +17,7 @@ HALF_OPERATIONS = {
     **{"add": "add_16", "sub": "subtract_16", "mul": "multiply_16", "fma": "fma_16"},
     **{"min": "smaller", "max": "larger", "neg": "negative", "abs": "magnitude"},
 }
+CLAMPS = {"relu": "not_negative", "sat": "saturate"}
 WIDER = {"i16": "i32", "u16": "u32", "i32": "i64", "u32": "u64"}
 
 
@@ -57,35 +58,40 @@ def _halves(emitter: Emitter, instruction: Instruction, predicate: str | None) -
     if instruction.parts[-1] not in HALVES:
         return False
     dtype, storage = HALVES[instruction.parts[-1]]
-    expect_parts(instruction, {"rn", "NaN"} if instruction.parts[0] in ("min", "max") else {"rn"})
+    allowed = {"rn", "NaN"} if instruction.parts[0] in ("min", "max") else {"rn", "relu", "sat"}
+    expect_parts(instruction, allowed)
     operation = HALF_OPERATIONS[instruction.parts[0]]
     if "NaN" in instruction.parts:
         operation += "_or_nan"
     words = ", ".join(emitter.array(source, storage) for source in instruction.operands[1:])
-    expression = f"numerics.halves(numerics.{operation}, {dtype!r}, {words})"
+    clamp = next((part for part in instruction.parts if part in CLAMPS), None)
+    ends = f", clamp=numerics.{CLAMPS[clamp]}" if clamp else ""
+    expression = f"numerics.halves(numerics.{operation}, {dtype!r}, {words}{ends})"
     emitter.write(instruction.operands[0], expression, storage, predicate)
     return True
 
 
-def _directed(emitter: Emitter, instruction: Instruction, predicate: str | None) -> bool:
+def directed(emitter: Emitter, instruction: Instruction, predicate: str | None) -> bool:
     """Emit a sum or a product that is not rounded to the nearest; False for every other one."""
     mode = next((part for part in instruction.parts if part in DIRECTED), None)
     if mode is None:
         return False
     expect_parts(instruction, {mode, "ftz", "sat"})
-    if type_of(instruction) != "f32":
+    storage = type_of(instruction)
+    if storage not in ("f32", "f64"):
         raise refuse(instruction)
+    sources = (emitter.array(source, storage) for source in instruction.operands[1:])
     values = ", ".join(
-        flushed(instruction, emitter.array(source, "f32")) for source in instruction.operands[1:]
+        flushed(instruction, source) if storage == "f32" else source for source in sources
     )
-    expression = f"numerics.directed({instruction.parts[0]!r}, {mode!r}, {values})"
-    finish(emitter, instruction, expression, "f32", predicate)
+    expression = f"rounding.directed({instruction.parts[0]!r}, {mode!r}, {values})"
+    finish(emitter, instruction, expression, storage, predicate)
     return True
 
 
 @emits("add", "sub")
 def add_or_sub(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
-    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
@@ -101,13 +107,14 @@ def widened(emitter: Emitter, operand: Operand, storage: str, wide: str) -> str:
 
 @emits("mul", "mad")
 def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
-    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, {"lo", "hi", "wide"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
     if storage[0] == "f":
         if instruction.parts[0] == "mad":
-            raise refuse(instruction)
+            fused_multiply_add(emitter, instruction, predicate)
+            return
         a, b = operands(emitter, instruction, storage)
         finish(emitter, instruction, f"({a} * {b})", storage, predicate)
         return
@@ -116,7 +123,7 @@ def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) 
     if "wide" in instruction.parts:
         product = _wide_product(emitter, first, second, storage)
     elif "hi" in instruction.parts:
-        product = _high_product(emitter, instruction, storage)
+        product = high_product(emitter, instruction, storage)
     else:
         product = f"({emitter.array(first, storage)} * {emitter.read(second, storage)})"
     if third:
@@ -124,7 +131,7 @@ def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) 
     emitter.write(instruction.operands[0], product, result, predicate)
 
 
-def _high_product(emitter: Emitter, instruction: Instruction, storage: str) -> str:
+def high_product(emitter: Emitter, instruction: Instruction, storage: str) -> str:
     first, second = instruction.operands[1:3]
     if storage in ("i64", "u64"):
         a, b = emitter.array(first, storage), emitter.array(second, storage)
@@ -143,7 +150,7 @@ def _wide_product(emitter: Emitter, first: Operand, second: Operand, storage: st
 
 @emits("fma")
 def fused_multiply_add(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
-    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
@@ -172,6 +179,8 @@ def extremum(emitter: Emitter, instruction: Instruction, predicate: str | None) 
 
 @emits("div")
 def divide(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    if directed(emitter, instruction, predicate):
+        return
     expect_parts(instruction, {"full", "approx"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)

@@ -25,6 +25,9 @@ def barrier(emitter: Emitter, instruction: Instruction, predicate: str | None) -
     if not parts <= MODES or predicate is not None:
         raise refuse(instruction)
     if "warp" in parts:
+        if emitter.block.terminator == "warp_barrier":
+            emitter.result = emitter.array(instruction.operands[0], "u32")
+            return
         check_members(emitter, instruction.operands[0], predicate)
         emitter.line("m.clocks.sync_warp(s)")
         return

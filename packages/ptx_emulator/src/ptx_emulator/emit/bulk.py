@@ -89,6 +89,8 @@ def _bulk(emitter: Emitter, instruction: Instruction, predicate: str | None) -> 
     elif parts[3:5] == ("prefetch", "tensor") and set(parts[5:]) <= PREFETCH:
         tensor = _place(emitter, instruction.operands[0])
         emitter.line(f"m.tma.prefetch(s, {tensor}, {predicate}, {emitter.pc})")
+    elif parts[3:] == ("prefetch", "L2", "global"):
+        return
     elif parts[3] == "tensor" and set(parts[1:]) <= BULK:
         _tensor(emitter, instruction, predicate)
     elif parts in LOAD:

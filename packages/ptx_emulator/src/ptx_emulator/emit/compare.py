@@ -34,13 +34,32 @@ UNORDERED = {
 }
 COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
-
+PACKED = {"f16x2": "f16", "bf16x2": "bf16"}
+TESTS = {
+    "finite": "np.isfinite({x})",
+    "infinite": "np.isinf({x})",
+    "number": "~np.isnan({x})",
+    "notanumber": "np.isnan({x})",
+    "normal": "(np.isfinite({x}) & (np.abs({x}) >= np.finfo({x}.dtype).tiny))",
+    "subnormal": "(({x} != 0) & (np.abs({x}) < np.finfo({x}.dtype).tiny))",
+}
 # What `set` writes where the comparison holds, by its type.
 TRUE = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}
 
 
+@emits("testp")
+def test_number(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    value = emitter.array(instruction.operands[1], type_of(instruction))
+    expression = TESTS[instruction.parts[1]].format(x=value)
+    emitter.write(instruction.operands[0], expression, "b1", predicate)
+
+
 @emits("setp")
 def set_predicate(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    if instruction.parts[-1] in PACKED:
+        low, high = _packed_comparisons(emitter, instruction)
+        write_pair(emitter, instruction.operands[0], low, "b1", high, predicate)
+        return
     result = _comparison(emitter, instruction)
     write_pair(emitter, instruction.operands[0], result, "b1", f"(~{result})", predicate)
 
@@ -49,6 +68,13 @@ def set_predicate(emitter: Emitter, instruction: Instruction, predicate: str | N
 def set_number(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Like setp, with a number for an answer: 1.0, or all ones for an integer."""
     target = instruction.parts[-2]
+    if instruction.parts[-1] in PACKED:
+        ones = TRUE[PACKED[target]] if target in PACKED else 0xFFFF
+        low, high = _packed_comparisons(emitter, instruction)
+        expression = f"np.where({low}, np.uint32({ones}), np.uint32(0))"
+        expression += f" | np.where({high}, np.uint32({ones} << 16), np.uint32(0))"
+        emitter.write(instruction.operands[0], f"({expression})", "u32", predicate)
+        return
     storage = "u16" if target in ("f16", "bf16") else "u32"
     yes, no = (emitter.layout.scalar_name(storage, bits) for bits in (TRUE[target], 0))
     expression = f"np.where({_comparison(emitter, instruction)}, {yes}, {no})"
@@ -57,25 +83,48 @@ def set_number(emitter: Emitter, instruction: Instruction, predicate: str | None
 
 def _comparison(emitter: Emitter, instruction: Instruction) -> str:
     """The answer of a comparison, combined with a predicate where there is one."""
-    _, comparison, *rest = instruction.parts
+    comparison, *rest = instruction.parts[1:]
     storage = STORAGE_OF_PTX[rest[-1]]
-    if ("ftz" in rest and storage != "f32") or rest[-1] in ("f16x2", "bf16x2"):
+    if "ftz" in rest and storage != "f32":
         raise refuse(instruction)
     a = emitter.array(instruction.operands[1], storage)
     b = emitter.value(instruction.operands[2], storage)
     if rest[-1] == "bf16":
         a, b, storage = f"numerics.bf16_to_f32({a})", f"numerics.bf16_to_f32({b})", "f32"
     a, b = flushed(instruction, a), flushed(instruction, b)
+    result = _compared(comparison, a, b, storage)
+    if isinstance(instruction.operands[0], Pair) and not COMBINE.keys().isdisjoint(rest):
+        raise refuse(instruction)
+    return _combined(emitter, instruction, result)
+
+
+def _compared(comparison: str, a: str, b: str, storage: str) -> str:
     form = {**ORDERED, **UNORDERED}[comparison]
     if comparison == "ne" and storage[0] == "f":
         form = "(({a} < {b}) | ({a} > {b}))"
-    result = form.format(a=a, b=b)
-    combine = next((part for part in rest if part in COMBINE), None)
-    if combine is not None:
-        result = f"({result} {COMBINE[combine]} {emitter.read(instruction.operands[3], 'b1')})"
-        if isinstance(instruction.operands[0], Pair):
-            raise refuse(instruction)
-    return result
+    return form.format(a=a, b=b)
+
+
+def _combined(emitter: Emitter, instruction: Instruction, result: str) -> str:
+    combine = next((part for part in instruction.parts if part in COMBINE), None)
+    if combine is None:
+        return result
+    return f"({result} {COMBINE[combine]} {emitter.read(instruction.operands[3], 'b1')})"
+
+
+def _packed_comparisons(emitter: Emitter, instruction: Instruction) -> list[str]:
+    """The answers for the lower and the upper of two 16-bit floats."""
+    if "ftz" in instruction.parts:
+        raise refuse(instruction)
+    dtype = PACKED[instruction.parts[-1]]
+    words = [emitter.array(operand, "u32") for operand in instruction.operands[1:3]]
+    pairs = [emitter.temporary(f"numerics.elements({word}, {dtype!r})", "f32") for word in words]
+    a, b = pairs
+    answers = (
+        _compared(instruction.parts[1], f"{a}[..., {half}]", f"{b}[..., {half}]", "f32")
+        for half in (0, 1)
+    )
+    return [_combined(emitter, instruction, answer) for answer in answers]
 
 
 @emits("selp")

@@ -38,6 +38,13 @@ def depend_on_grid(emitter: Emitter, instruction: Instruction, predicate: str | 
         emitter.line(f"m.kernel_before.wait(s, {predicate})")
 
 
-@emits("nanosleep", "prefetch", "prefetchu", "pragma")
+@emits("createpolicy")
+def create_policy(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    """A number that accesses name, and that nothing else depends on."""
+    policy = emitter.constant("u64", 0)
+    emitter.write(instruction.operands[0], policy, "u64", predicate)
+
+
+@emits("nanosleep", "prefetch", "prefetchu", "pragma", "applypriority", "pmevent")
 def nothing(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     pass

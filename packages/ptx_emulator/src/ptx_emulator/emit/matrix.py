@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ptx_emulator.emit.emitter import Emitter
@@ -15,9 +16,12 @@ GATHERED = {("f16", "f16"), ("bf16", "bf16")}
 # The element types of products, and the types of their sums.
 ELEMENTS = {
     **{"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",)},
-    **{"s8": ("s32",), "u8": ("s32",)},
+    **dict.fromkeys(("s4", "u4", "s8", "u8"), ("s32",)),
+    "f64": ("f64",),
     **{"e4m3": ("f32", "f16"), "e5m2": ("f32", "f16")},
 }
+SHAPE = re.compile(r"m(8|16)n8k(\d+)")
+SMALL = {"f64", "s8", "u8", "s4", "u4"}  # elements of products of 8 rows
 MATRICES = {"x1": 1, "x2": 2, "x4": 4}
 COMMON = {"sync", "aligned", "m8n8", "trans", "shared", "shared::cta", *MATRICES}
 
@@ -59,6 +63,15 @@ def store_matrix(emitter: Emitter, instruction: Instruction, predicate: str | No
     emitter.line(f"m.matrix.stmatrix(s, {address}, {count}, {trans}, ({values},), {emitter.pc})")
 
 
+@emits("movmatrix")
+def transpose(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    destination, source = instruction.operands
+    if instruction.parts[1:] != ("sync", "aligned", "m8n8", "trans", "b16") or predicate:
+        raise refuse(instruction)
+    words = emitter.array(source, "u32")
+    emitter.write(destination, f"m.matrix.transposed(s, {words})", "u32")
+
+
 @emits("mma")
 def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     _, *modes, shape, _, _, d_type, a_type, b_type, c_type = _without_saturation(instruction)
@@ -66,7 +79,10 @@ def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) 
     if not known or d_type != c_type or predicate is not None:
         raise refuse(instruction)
     if (shape, d_type) != ("m16n8k16", "f32") or (a_type, b_type) not in GATHERED:
-        _multiply_at_once(emitter, instruction, int(shape.removeprefix("m16n8k")))
+        found = SHAPE.fullmatch(shape)
+        if found is None or (found[1] == "8" and a_type not in SMALL):
+            raise refuse(instruction)
+        _multiply_at_once(emitter, instruction, (int(found[1]), int(found[2])))
         return
     d, a, b, c = (items_of(operand) for operand in instruction.operands)
     d_registers, c_registers = _names(d), _names(c)
@@ -83,18 +99,19 @@ def _without_saturation(instruction: Instruction) -> tuple[str, ...]:
     return tuple(part for part in instruction.parts if part != "satfinite")
 
 
-def _multiply_at_once(emitter: Emitter, instruction: Instruction, depth: int) -> None:
-    """Products that are not gathered: other depths, element types and accumulators."""
+def _multiply_at_once(emitter: Emitter, instruction: Instruction, shape: tuple[int, int]) -> None:
+    """Products that are not gathered: other shapes, element types and accumulators."""
     *_, d_type, a_type, b_type, _ = instruction.parts
     if a_type not in ELEMENTS or b_type not in ELEMENTS or d_type not in ELEMENTS[a_type]:
         raise refuse(instruction)
     d, a, b, c = (items_of(operand) for operand in instruction.operands)
-    storage = {"f32": "f32", "s32": "i32", "f16": "u32"}[d_type]
+    storage = {"f32": "f32", "f64": "f64", "s32": "i32", "f16": "u32"}[d_type]
+    word = "f64" if a_type == "f64" else "u32"
     lists = [", ".join(emitter.array(item, kind) for item in items) for items, kind in
-             ((a, "u32"), (b, "u32"), (c, storage))]  # fmt: skip
+             ((a, word), (b, word), (c, storage))]  # fmt: skip
     names = emitter.names(len(d), storage)
     emitter.line(
-        f"{', '.join(names)}, = m.matrix.mma_at_once(s, {depth}, {a_type!r}, {b_type!r},"
+        f"{', '.join(names)}, = m.matrix.mma_at_once(s, {shape}, {a_type!r}, {b_type!r},"
         f" ({lists[0]},), ({lists[1]},), ({lists[2]},))"
     )
     emitter.borrow(names)

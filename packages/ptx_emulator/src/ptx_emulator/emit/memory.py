@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import (
+    HALF_PRECISION,
     emits,
     emits_run,
     expect_parts,
@@ -17,8 +19,8 @@ from ptx_emulator.emit.spaces import COMPONENTS, items_of, space_of
 from ptx_emulator.emit.wide import bind_rows, run_addresses
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.program.ordering import scope_of_fence
-from ptx_emulator.ptx.model import Instruction, Memory, Operand, Reg
-from ptx_emulator.types import numpy_name, size_of
+from ptx_emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
+from ptx_emulator.types import STORAGE_OF_PTX, numpy_name, size_of
 
 
 def _component(instruction: Instruction) -> tuple[str, str]:
@@ -113,6 +115,7 @@ def store(emitter: Emitter, instruction: Instruction, predicate: str | None) -> 
     emitter.line(f"{component}.store(s, {address}, {size}, ({values},), {predicate}, {emitter.pc})")
 
 
+VECTORS = ("v2", "v4", "v8")
 OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 ATOMIC = {
     *(
@@ -125,24 +128,34 @@ ATOMIC = {
         "release",
         "acq_rel",
     ),
-    *("cta", "cluster", "gpu", "sys"),
+    *("cta", "cluster", "gpu", "sys", "noftz"),
+    *VECTORS,
     *OPERATIONS,
 }
 
 
-def _operation(instruction: Instruction, modifiers: Collection[str]) -> tuple[str, str]:
-    """What an atomic does, and the type it does it with."""
+def _operation(instruction: Instruction) -> tuple[str, str, str]:
+    """What an atomic does, the type it does it with, and how that is stored."""
     if space_of(instruction) not in ("global", "shared", "generic"):
         raise refuse(instruction)
+    expect_parts(instruction, ATOMIC)
+    operation = next(part for part in instruction.parts if part in OPERATIONS)
+    kind = instruction.parts[-1]
+    if kind in HALF_PRECISION:
+        if operation not in ("add", "min", "max"):
+            raise refuse(instruction)
+        return operation, kind, STORAGE_OF_PTX[kind].replace("f", "u")
     storage = type_of(instruction)
-    expect_parts(instruction, modifiers)
-    return next(part for part in instruction.parts if part in OPERATIONS), storage
+    return operation, storage, storage
 
 
 @emits("atom")
 def atomic(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
-    operation, storage = _operation(instruction, ATOMIC)
+    operation, kind, storage = _operation(instruction)
     destination, memory, *values = instruction.operands
+    if isinstance(destination, Vector):
+        _atomics(emitter, instruction, predicate)
+        return
     component, width = _component(instruction)
     address = emitter.address(memory, width)
     if operation == "cas":
@@ -151,22 +164,35 @@ def atomic(emitter: Emitter, instruction: Instruction, predicate: str | None) ->
         compare, value = "None", emitter.array(values[0], storage)
     looked_at = isinstance(destination, Reg) and destination.name in emitter.layout.used
     call = (
-        f"{component}.atomic(s, {operation!r}, {storage!r}, {address}, {value}, {compare},"
+        f"{component}.atomic(s, {operation!r}, {kind!r}, {address}, {value}, {compare},"
         f" {predicate}, {emitter.pc}, {looked_at})"
     )
     emitter.write(destination, emitter.temporary(call, storage), storage, predicate)
 
 
+def _atomics(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    """A vector is as many atomics, at places that follow each other."""
+    destination, memory, source = instruction.operands
+    if not isinstance(memory, Memory):
+        raise refuse(instruction)
+    parts = tuple(part for part in instruction.parts if part not in VECTORS)
+    step = size_of(_operation(instruction)[2])
+    for index, items in enumerate(zip(items_of(destination), items_of(source), strict=True)):
+        place = memory._replace(offset=memory.offset + index * step)
+        one = replace(instruction, parts=parts, operands=(items[0], place, items[1]))
+        atomic(emitter, one, predicate)
+
+
 @emits("red")
 def reduce(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Without a result; a vector of floats is as many additions."""
-    operation, storage = _operation(instruction, ATOMIC | {"v2", "v4"})
+    operation, kind, storage = _operation(instruction)
     memory, source = instruction.operands
     component, width = _component(instruction)
     address = emitter.address(memory, width)
     values = ", ".join(emitter.array(item, storage) for item in items_of(source))
     emitter.line(
-        f"{component}.reduce(s, {operation!r}, {storage!r}, {address}, ({values},),"
+        f"{component}.reduce(s, {operation!r}, {kind!r}, {address}, ({values},),"
         f" {predicate}, {emitter.pc})"
     )
 

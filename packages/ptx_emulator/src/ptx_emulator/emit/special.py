@@ -4,7 +4,7 @@ from which the hardware may differ by the ulp that the PTX ISA grants."""
 
 from __future__ import annotations
 
-from ptx_emulator.emit.arithmetic import flushed
+from ptx_emulator.emit.arithmetic import directed, flushed
 from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, expect_parts, refuse, type_of
 from ptx_emulator.ptx.model import Instruction
@@ -23,6 +23,8 @@ FUNCTIONS = {
 
 @emits(*FUNCTIONS)
 def approximate(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    if directed(emitter, instruction, predicate):
+        return
     expect_parts(instruction, {"approx", "ftz", "rn"})
     storage = type_of(instruction)
     x = emitter.array(instruction.operands[1], storage)

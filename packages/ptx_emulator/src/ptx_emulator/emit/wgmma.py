@@ -7,10 +7,13 @@ import re
 
 from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
+from ptx_emulator.emit.wide import bind_rows
 from ptx_emulator.ptx.model import Imm, Instruction, Operand, Reg, Vector
 
 SHAPE = re.compile(r"m64n(\d+)k(\d+)")
-DEPTHS = {"f16": "16", "bf16": "16", "e4m3": "32"}
+DEPTHS = {"f16": "16", "bf16": "16", "tf32": "8", **dict.fromkeys(("e4m3", "e5m2"), "32")}
+DEPTHS |= dict.fromkeys(("s8", "u8"), "32")
+ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"})  # types that a product may mix
 
 
 @emits("wgmma")
@@ -42,29 +45,42 @@ def _multiply(emitter: Emitter, instruction: Instruction) -> None:
         ),
         None,
     )
-    a_type, b_type = instruction.parts[-2:]
-    if shape is None or a_type != b_type or DEPTHS.get(a_type) != shape[2]:
+    d_type, a_type, b_type = [part for part in instruction.parts if part != "satfinite"][-3:]
+    alike = a_type == b_type or any({a_type, b_type} <= types for types in ALIKE)
+    if shape is None or not alike or DEPTHS.get(a_type) != shape[2]:
         raise refuse(instruction)
     accumulators, a, b, scale_d, *flags = instruction.operands
-    if not isinstance(accumulators, Vector) or _numbers(flags)[:2] != [1, 1]:
+    signs = [] if d_type == "s32" else [1, 1]
+    if not isinstance(accumulators, Vector) or _numbers(flags)[:2] != signs:
         raise refuse(instruction)
     *trans_a, trans_b = _numbers(flags)[2:] or [0]  # 8-bit products say nothing of it
     if isinstance(a, Vector):
         a_name = f"({', '.join(emitter.read(item, 'u32') for item in a.items)},)"
     else:
         a_name = emitter.array(a, "u64")
+    add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
+    product = (
+        f"s, {int(shape[1])}, ({a_type!r}, {b_type!r}), {a_name}, {emitter.array(b, 'u64')},"
+        f" {add}, {any(trans_a)}, {bool(trans_b)}"
+    )
+    if d_type != "f32":
+        _multiply_at_once(emitter, accumulators, d_type, product)
+        return
     registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
     matrix = emitter.products.matrix(registers)
     if matrix is None:
         values = emitter.rows.stacked([emitter.array(item, "f32") for item in accumulators.items])
         matrix = emitter.temporary(f"m.wgmma.gather(s, {values})", "f32")
-    add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
-    result = emitter.temporary(
-        f"m.wgmma.multiply(s, {int(shape[1])}, {a_type!r}, {a_name}, {emitter.array(b, 'u64')},"
-        f" {add}, {any(trans_a)}, {bool(trans_b)}, {matrix}, {emitter.pc})",
-        "f32",
-    )
+    result = emitter.temporary(f"m.wgmma.multiply({product}, {matrix}, {emitter.pc})", "f32")
     emitter.products.keep_matrix(registers, result)
+
+
+def _multiply_at_once(emitter: Emitter, accumulators: Vector, d_type: str, product: str) -> None:
+    """Sums of 16-bit floats or of integers, which stay in registers."""
+    storage = "u32" if d_type == "f16" else "i32"
+    values = emitter.rows.stacked([emitter.array(item, storage) for item in accumulators.items])
+    call = f"m.wgmma.multiply_at_once({product}, {values}, {emitter.pc})"
+    bind_rows(emitter, accumulators.items, call, storage)
 
 
 def _numbers(flags: list[Operand]) -> list[int]:

@@ -77,3 +77,11 @@ def alone_among(sel: Selection, mask: Mask) -> Bools:
     warps = np.searchsorted(sel.warps, sel.warp_id)
     alone: Bools = mask & (np.bincount(warps, mask, sel.num_warps) == 1)[warps]
     return alone
+
+
+def actors(access: Access) -> list[tuple[int, bool, int]]:
+    """Who makes a resolved access: warps, whether one lane of theirs acts alone, and places."""
+    lanes = access.lanes
+    alone = alone_among(access.sel, access.mask)[lanes]
+    keys = np.stack((access.where[lanes], access.sel.warp_id[lanes], alone), axis=1)
+    return [(warp, bool(alone), place) for place, warp, alone in np.unique(keys, axis=0).tolist()]

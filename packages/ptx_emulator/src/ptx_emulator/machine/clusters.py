@@ -75,6 +75,10 @@ class Clusters:
         x, y, z = (o * c + i for o, i, c in zip(outer, inner, self.shape, strict=True))
         return x + self.grid[0] * (y + self.grid[1] * z)
 
+    def rank(self, warp: Any) -> Any:
+        """The rank in its cluster of the CTA that a warp of a cluster belongs to."""
+        return warp // self.warps_in_cta
+
     def warp(self, warp: Any) -> Any:
         """The number of a warp of a cluster inside its CTA."""
         return warp % self.warps_in_cta

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from ptx_emulator.machine.async_copies.tma import Tma
 from ptx_emulator.machine.barriers.barriers import NamedBarriers
 from ptx_emulator.machine.barriers.mbarriers import MBarriers
+from ptx_emulator.machine.barriers.paths import Paths
 from ptx_emulator.machine.barriers.register_pool import RegisterPool
+from ptx_emulator.machine.barriers.warp_barriers import WarpBarriers
 from ptx_emulator.machine.checks.kernel_before import KernelBefore
 from ptx_emulator.machine.checks.written import WrittenRegisters
 from ptx_emulator.machine.lanes import (
@@ -35,16 +37,26 @@ from ptx_emulator.machine.memory.shared import SharedMemory
 from ptx_emulator.machine.printing import Printer
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.owners import global_owners
+from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.machine.tensor_cores.matrix import MatrixUnit
 from ptx_emulator.machine.tensor_cores.wgmma import Wgmma
 from ptx_emulator.machine.tensor_cores.wmma import Wmma
 from ptx_emulator.machine.warp import WarpUnit
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.program import Program
-from ptx_emulator.types import numpy_type
+from ptx_emulator.types import ENVIRONMENT, numpy_type
 
-Argument = int | float | bytes | ctypes.Structure | TensorMap
 
+class Structure(NamedTuple):
+    """The bytes of an argument, and the tensor maps in it by their offsets."""
+
+    data: bytes
+    maps: Mapping[int, TensorMap]
+
+
+Argument = int | float | bytes | ctypes.Structure | TensorMap | Structure
+
+GRID_WORKSPACE = 64  # bytes
 TICK = 64  # cycles and nanoseconds from one look at a clock to the next
 
 
@@ -80,12 +92,13 @@ class Machine(Launch):
         checks: bool,
         cluster: tuple[int, int, int] | None = None,
         starts_early: bool = False,
+        shared_fill: np.uint32 = POISON,
     ) -> None:
         super().__init__(program, grid, block, dynamic_smem, checks, cluster)
-        self.tensor_maps: dict[int, TensorMap] = {}
+        self.tensor_maps: dict[int, TensorMap] = dict(memory.tensor_maps)
         parameters = self._parameter_block(args)
         self.kernel_before = KernelBefore(self, memory, starts_early)
-        self.shared = shared = SharedMemory(self)
+        self.shared = shared = SharedMemory(self, shared_fill)
         self.global_access = GlobalAccess(self, memory, self.kernel_before)
         if checks:
             self.global_access.owners = global_owners(program, memory, parameters)
@@ -93,7 +106,7 @@ class Machine(Launch):
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(parameters), parameters)
         self.constant_access = ConstantAccess(self.global_access)
         self.generic = GenericAccess(shared, self.local, self.parameters, self.global_access)
-        self.printer = Printer(self.generic)
+        self.printer = Printer(self, self.generic)
         self.copies = AsyncCopies(self, shared, self.global_access)
         self.matrix = MatrixUnit(self, shared)
         self.warp = WarpUnit(self)
@@ -104,7 +117,9 @@ class Machine(Launch):
         self.tma = Tma(self, *engine, self.tensor_maps)
         self.wgmma = Wgmma(self, shared)
         self.wmma = Wmma(self)
-        self.named_barriers = NamedBarriers(self)
+        self.paths = Paths(self)
+        self.named_barriers = NamedBarriers(self, self.paths)
+        self.warp_barriers = WarpBarriers(self, self.paths)
         self.register_pool = RegisterPool(self)
 
         self.ticks = 0
@@ -113,6 +128,7 @@ class Machine(Launch):
         self.constants = self.geometry.constants
         self.inputs = self._parameters(parameters) | self._module_variables(memory)
         self.inputs |= self.geometry.special_registers
+        self.inputs |= self._grid_workspace(memory)
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
@@ -147,6 +163,14 @@ class Machine(Launch):
                 detail += " stands between that and the wgmma"
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
+    def _grid_workspace(self, memory: GlobalMemory) -> dict[Any, Any]:
+        """The address, in two registers, of the barrier of a grid whose CTAs run at once."""
+        if ENVIRONMENT.isdisjoint(self.program.special_registers):
+            return {}
+        address = memory.alloc(np.zeros(GRID_WORKSPACE, np.uint8), name="the grid's barrier")
+        halves = {"envreg1": address >> 32, "envreg2": address & 0xFFFFFFFF}
+        return {name: np.full(self.num_lanes, half, np.uint32) for name, half in halves.items()}
+
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
         return {
             ("symbol", variable.name): np.full(self.num_lanes, memory.variable(variable), np.uint64)
@@ -164,7 +188,11 @@ class Machine(Launch):
             if isinstance(given, TensorMap):
                 self.tensor_maps[PARAM_BASE + param.offset] = given
                 continue
-            if isinstance(given, (bytes, ctypes.Structure)):
+            if isinstance(given, Structure):
+                data = given.data
+                start = PARAM_BASE + param.offset
+                self.tensor_maps |= {start + at: found for at, found in given.maps.items()}
+            elif isinstance(given, (bytes, ctypes.Structure)):
                 data = bytes(given)
             else:
                 data = np.array(given).astype(numpy_type(param.type)).tobytes()

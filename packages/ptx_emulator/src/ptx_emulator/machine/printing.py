@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,21 @@ from numpy.typing import NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Mask, Thread, executing
 from ptx_emulator.machine.lanes import Selection
+from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.generic import GenericAccess
 
 Addresses = NDArray[np.uint64]
 
 _DIRECTIVE = re.compile(r"%([-+ #0]*)(\*|\d+)?(\.(?:\*|\d+))?(hh|h|ll|l|z|j|t|L)?([%a-zA-Z])")
 _FLOATS = "fFeEgGaA"
+_LONG = ("l", "ll", "z", "j", "t")
 
 
 class Printer:
     """Text that lanes print, one after the other."""
 
-    def __init__(self, memory: GenericAccess) -> None:
+    def __init__(self, launch: Launch, memory: GenericAccess) -> None:
+        self._launch = launch
         self._memory = memory
         self.texts: list[str] = []
 
@@ -35,9 +39,27 @@ class Printer:
         for thread in executing(s, mask, pc):
             form = self._string(thread, int(text[thread.lane]))
             words = _Arguments(self, thread, int(arguments[thread.lane]))
+            self._check_types(thread, form)
             self.texts.append(_DIRECTIVE.sub(words.convert, form))
             counts[thread.lane] = words.taken
         return counts
+
+    def _check_types(self, thread: Thread, form: str) -> None:
+        """Compare what a text asks for with what the kernel stored for it."""
+        given = self._launch.program.given_to_printf.get(thread.pc)
+        if given is None or not self._launch.checks:
+            return
+        place = 0
+        for directive, size, is_float in _wanted(form):
+            place = -(-place // size) * size
+            types = given.get(place, set())
+            if not any(_fits(type, size, is_float) for type in types):
+                detail = f"{directive} of printf has no argument"
+                if types:
+                    detail = f"{directive} of printf gets an argument of type {min(types)}"
+                self._launch.findings.report_thread("printf-format", detail, thread)
+                return
+            place += size
 
     def fail(
         self,
@@ -74,6 +96,24 @@ class Printer:
         return self._string(thread, int.from_bytes(pointer, "little"))
 
 
+def _wanted(form: str) -> Iterator[tuple[str, int, bool]]:
+    """The arguments that a text asks for: a directive, how many bytes, whether a float."""
+    for match in _DIRECTIVE.finditer(form):
+        _, width, precision, length, kind = match.groups()
+        yield from [(match[0], 4, False)] * ((width == "*") + (precision == ".*"))
+        if kind in _FLOATS:
+            yield match[0], 8, True
+        elif kind != "%":
+            yield match[0], 8 if kind in "sp" or length in _LONG else 4, False
+
+
+def _fits(type: str, size: int, is_float: bool) -> bool:
+    """Whether what is stored as a type of PTX may be such an argument; b64 may be any of 8."""
+    if type == "b64":
+        return size == 8
+    return int(type[1:]) == 8 * size and (type[0] == "f") == is_float
+
+
 class _Arguments:
     """The arguments of one printf, each at a multiple of its own size."""
 
@@ -99,7 +139,7 @@ class _Arguments:
             return f"{form}s" % hex(self._integer(8, signed=False))
         if kind == "c":
             return f"{form}c" % chr(self._integer(4) & 0xFF)
-        size = 8 if length in ("l", "ll", "z", "j", "t") else 4
+        size = 8 if length in _LONG else 4
         number = self._integer(size, signed=kind in "di")
         return f"{form}{'d' if kind in 'diu' else kind}" % number
 

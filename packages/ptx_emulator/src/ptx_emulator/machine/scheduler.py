@@ -17,20 +17,23 @@ Lanes that spin until memory changes rest until nothing else can run.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ptx_emulator.errors import DeadlockError, EmulatorError
+from ptx_emulator.choices import LOCKSTEP, SCHEDULES
+from ptx_emulator.errors import DeadlockError, EmulatorError, EndlessError
+from ptx_emulator.machine.barriers.paths import Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
-from ptx_emulator.program.blocks import Block
 
-LOCKSTEP = "lockstep"
-SCHEDULES = (LOCKSTEP, "depth-first", "random")
+LOOKS = 512  # basic blocks between two looks at the time
+MANY_TURNS = 1500  # of a loop; those of a kernel that ends are few where each takes long
+MANY_WRONG_TURNS = 200  # where something was found, which makes them slow
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
 
@@ -57,11 +60,20 @@ class _Waiter:
     parity: Any
 
 
+def _first_of(lanes: Selection) -> int:
+    first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+    return int(first)
+
+
 class Scheduler:
     """Runs a machine to its end."""
 
-    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+    def __init__(
+        self, machine: Machine, schedule: str, seed: int, patience: float | None = None
+    ) -> None:
         self._machine = machine
+        self._patience = patience  # seconds that a loop may take
+        self._started = time.monotonic()
         self._together = schedule == LOCKSTEP
         self._random = random.Random(seed) if schedule == "random" else None
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
@@ -87,16 +99,16 @@ class Scheduler:
 
     def _anyone_waits(self) -> bool:
         machine = self._machine
-        waiting = self._waiters or self._spinners or machine.named_barriers.any_open
+        barriers = machine.named_barriers.any_open or machine.warp_barriers.any_open
+        waiting = self._waiters or self._spinners or barriers
         return bool(waiting or machine.register_pool.anyone_waits)
 
     def _step(self) -> None:
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise DeadlockError(
-                f"the kernel did not end within {MAX_STEPS} blocks.\n{self._describe()}",
-                self._machine.findings.items,
-            )
+            self._give_up(f"the kernel did not end within {MAX_STEPS} blocks")
+        if self.steps % LOOKS == 0 and self._patience is not None:
+            self._look_at_time(self._patience)
         machine, program = self._machine, self._machine.program
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
@@ -105,9 +117,34 @@ class Scheduler:
             machine.written.run(block.index, lanes)
         function = program.function(block.index, lanes.is_all)
         result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
-        self._leave(block, lanes, result)
+        if not lanes.whole_warps:
+            machine.paths.took(lanes, block.index, group.when)
+        self._leave(Place(block.index, group.when), lanes, result)
         for at, numbers in machine.named_barriers.take_released():
             self._go_on(at, numbers)
+        for at, numbers in machine.warp_barriers.take_released():
+            self._go_on(at, numbers)
+
+    def _look_at_time(self, patience: float) -> None:
+        """Give up where lanes have gone round a loop for long, and often."""
+        seconds = time.monotonic() - self._started
+        if seconds < patience:
+            return
+        nests = self._machine.program.loop_nests
+        many = MANY_WRONG_TURNS if len(self._machine.findings) else MANY_TURNS
+        for group in self._groups:
+            first = _first_of(group.lanes)
+            for header in nests[group.block]:
+                turns = int(self._turns[header][first])
+                if turns >= many:
+                    instruction = self._machine.program.blocks[header].instructions[0]
+                    self._give_up(
+                        f"{turns} turns of the loop at {instruction.place} took"
+                        f" {seconds:.0f} s and more are to come; pass a longer patience if it ends"
+                    )
+
+    def _give_up(self, why: str) -> None:
+        raise EndlessError(f"{why}.\n{self._describe()}", self._machine.findings.items)
 
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
@@ -130,8 +167,7 @@ class Scheduler:
         return _Group(first.block, self._machine.lanes.gather(together), first.when)
 
     def _unit_of(self, lanes: Selection) -> int:
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
-        return int(self._units[first])
+        return int(self._units[_first_of(lanes)])
 
     def _numbered_units(self) -> Ints:
         lanes = self._machine.lanes
@@ -155,26 +191,29 @@ class Scheduler:
         for unit in np.unique(units):
             yield self._machine.lanes.gather(numbers[units == unit])
 
-    def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
+    def _leave(self, place: Place, lanes: Selection, result: Any) -> None:
+        block = self._machine.program.blocks[place.block]
         match block.terminator:
             case "fall":
                 self._enter(block.next, lanes, block.index)
             case "jump":
                 self._enter(block.target, lanes, block.index)
             case "return":
-                self._machine.named_barriers.exited(lanes)
+                self._exit(lanes)
             case "branch":
                 for target, part in self._split(lanes, result, block.target, block.next):
                     self._enter(target, part, block.index)
             case "branch_return":
                 for target, part in self._split(lanes, result, None, block.next):
                     if target is None:
-                        self._machine.named_barriers.exited(part)
+                        self._exit(part)
                     else:
                         self._enter(target, part, block.index)
             case "barrier":
                 numbers, threads = result
-                self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+                self._machine.named_barriers.wait(lanes, numbers, threads, place)
+            case "warp_barrier":
+                self._machine.warp_barriers.wait(lanes, result, place)
             case "cluster_wait":
                 self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
@@ -186,6 +225,10 @@ class Scheduler:
                 pool = self._machine.register_pool
                 for at, numbers in pool.change(lanes, grows, count, block.index):
                     self._go_on(at, numbers)
+
+    def _exit(self, lanes: Selection) -> None:
+        self._machine.named_barriers.exited(lanes)
+        self._machine.warp_barriers.exited(lanes)
 
     def _split(
         self, lanes: Selection, taken: Bools, target: int | None, other: int | None
@@ -217,7 +260,7 @@ class Scheduler:
     def _ready(self, block: int, lanes: Selection) -> None:
         """Let lanes run a block, at their place in program order."""
         program = self._machine.program
-        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        first = _first_of(lanes)
         place: list[int] = []
         for header in program.loop_nests[block]:
             place += (program.priorities[header], int(self._turns[header][first]))
@@ -264,7 +307,7 @@ class Scheduler:
         lines += [f"  {line}" for line in self._machine.register_pool.describe()]
         for waiter in self._waiters:
             instruction = program.blocks[waiter.block].instructions[-1]
-            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            lines.append(f"  at {instruction.place}:")
             waiting = self._machine.mbarriers.describe_waiters(
                 waiter.lanes, waiter.address, waiter.parity
             )
@@ -274,6 +317,7 @@ class Scheduler:
             instruction = program.blocks[group.block].instructions[0]
             cta, warp = int(group.lanes.cta[0]), int(group.lanes.warp[0])
             others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
-            lines.append(f"  CTA {cta} warp {warp}{others} runs at PTX line {instruction.ptx_line}")
+            lines.append(f"  CTA {cta} warp {warp}{others} runs at {instruction.place}")
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
+        lines += [f"  {line}" for line in self._machine.warp_barriers.describe()]
         return "\n".join(lines)

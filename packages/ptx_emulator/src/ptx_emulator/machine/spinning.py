@@ -52,8 +52,7 @@ class Spinners:
             instruction = program.blocks[spinner.block].instructions[0]
             lanes = spinner.lanes
             places = zip(lanes.cta.tolist(), lanes.warp.tolist(), strict=True)
-            source = f" ({instruction.source})" if instruction.source else ""
-            lines.append(f"  in the loop at PTX line {instruction.ptx_line}{source}:")
+            lines.append(f"  in the loop at {instruction.place}:")
             lines += [
                 f"    CTA {cta} warp {warp} reads memory until it changes"
                 for cta, warp in dict.fromkeys(places)

@@ -29,8 +29,8 @@ class Block:
     """Instructions that run one after the other, and what comes next.
 
     `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
-    barrier, cluster_wait, mbarrier_wait and registers (setmaxnreg); `next` is the block that
-    follows in the text, `target` the label's.
+    barrier, warp_barrier, cluster_wait, mbarrier_wait and registers (setmaxnreg); `next` is the
+    block that follows in the text, `target` the label's.
     """
 
     index: int
@@ -104,17 +104,20 @@ def defines_and_uses(instruction: Instruction) -> tuple[set[str], set[str]]:
     return defines, uses
 
 
-def build_blocks(kernel: Kernel) -> list[Block]:
-    """The blocks of a kernel in the order of the text, with what is live around each."""
+def build_blocks(kernel: Kernel, lanes_wait: bool = False) -> list[Block]:
+    """The blocks of a kernel in the order of the text, with what is live around each.
+
+    Where `lanes_wait` they end at bar.warp.sync too, which lanes may reach at several places.
+    """
     instructions = kernel.instructions
     starts = {0, *kernel.labels.values()}
     for index, instruction in enumerate(instructions):
-        if _terminator(instruction) != "fall":
+        if _terminator(instruction, lanes_wait) != "fall":
             starts.add(index + 1)
     ordered = sorted(start for start in starts if start < len(instructions))
     block_at = {start: index for index, start in enumerate(ordered)}
     blocks = [
-        _block(kernel, block_at, start, end)
+        _block(kernel, block_at, start, end, lanes_wait)
         for start, end in zip(ordered, [*ordered[1:], len(instructions)], strict=True)
     ]
     _find_live_registers(blocks)
@@ -131,8 +134,10 @@ def _has_result(instruction: Instruction) -> bool:
     return parts[0] not in _WITHOUT_RESULT and not isinstance(instruction.operands[0], Memory)
 
 
-def _terminator(instruction: Instruction) -> str:
+def _terminator(instruction: Instruction, lanes_wait: bool) -> str:
     parts = instruction.parts
+    if lanes_wait and parts[:2] == ("bar", "warp"):
+        return "warp_barrier"
     predicated = instruction.predicate is not None
     if parts[0] == "bra":
         return "branch" if predicated else "jump"
@@ -147,10 +152,12 @@ def _terminator(instruction: Instruction) -> str:
     return "registers" if parts[0] == "setmaxnreg" else "fall"
 
 
-def _block(kernel: Kernel, block_at: dict[int, int], start: int, end: int) -> Block:
+def _block(
+    kernel: Kernel, block_at: dict[int, int], start: int, end: int, lanes_wait: bool
+) -> Block:
     instructions = kernel.instructions[start:end]
     last = instructions[-1]
-    terminator = _terminator(last)
+    terminator = _terminator(last, lanes_wait)
     following = block_at.get(end)
     if terminator in ("jump", "return"):
         following = None

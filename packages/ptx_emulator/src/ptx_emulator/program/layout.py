@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,23 +84,39 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
         for register in written_by(instruction):
             written.setdefault(register, []).append(instruction)
     params = {param.name: param.offset for param in kernel.params}
+    alone = [
+        (register, writes[0])
+        for register, writes in written.items()
+        if len(writes) == 1 and writes[0].predicate is None
+    ]
+    offsets: dict[str, int] = {}
 
     def offset_in(source: Operand) -> int | None:
-        if isinstance(source, Symbol):
-            return params.get(source.name)
-        writes = written.get(source.name, []) if isinstance(source, Reg) else []
-        if len(writes) != 1 or writes[0].predicate is not None:
-            return None
-        parts, operands = writes[0].parts, writes[0].operands
-        if parts[0] in ("mov", "cvta"):
-            return offset_in(operands[1])
-        if parts[0] == "add" and isinstance(operands[2], Imm):
-            base = offset_in(operands[1])
-            return None if base is None else base + operands[2].bits
-        return None
+        known = params if isinstance(source, Symbol) else offsets
+        return known.get(source.name) if isinstance(source, Symbol | Reg) else None
 
-    offsets = {register: offset_in(Reg(register)) for register in written}
-    return {register: offset for register, offset in offsets.items() if offset is not None}
+    found = True
+    while found:
+        found = False
+        for register, instruction in alone:
+            offset = _offset_after(instruction, offset_in)
+            if offset is not None and register not in offsets:
+                offsets[register] = offset
+                found = True
+    return offsets
+
+
+def _offset_after(
+    instruction: Instruction, offset_in: Callable[[Operand], int | None]
+) -> int | None:
+    """What an instruction makes of an offset that its operand holds."""
+    parts, operands = instruction.parts, instruction.operands
+    if parts[0] in ("mov", "cvta"):
+        return offset_in(operands[1])
+    if parts[0] == "add" and isinstance(operands[2], Imm):
+        base = offset_in(operands[1])
+        return None if base is None else base + operands[2].bits
+    return None
 
 
 def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int], int]:

@@ -74,3 +74,9 @@ def _strong_access(instruction: Instruction) -> bool:
 
 def _on_shared(instruction: Instruction) -> bool:
     return any(part.split("::")[0] == "shared" for part in instruction.parts)
+
+
+def may_be_shared(instruction: Instruction) -> bool:
+    """Whether an access may go to shared memory: it names it, or no memory."""
+    elsewhere = {"global", "local", "param", "const"}
+    return elsewhere.isdisjoint(part.split("::")[0] for part in instruction.parts)

@@ -14,10 +14,9 @@ import numpy as np
 from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.errors import EmulatorError, RefusedKernelError
 from ptx_emulator.machine import clusters
-from ptx_emulator.machine.arithmetic import integers, numerics
-from ptx_emulator.program.blocks import (
-    build_blocks,
-)
+from ptx_emulator.machine.arithmetic import integers, narrow, numerics, rounding
+from ptx_emulator.program.blocks import build_blocks, written_by
+from ptx_emulator.program.flags import flag_reads
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.inflight import registers_in_flight
 from ptx_emulator.program.layout import Layout
@@ -29,10 +28,12 @@ from ptx_emulator.program.ordering import (
     copies_meet_flags,
     ctas_exchange,
     has_fences,
+    may_be_shared,
     moves_in_bulk,
     ordering_of,
 )
 from ptx_emulator.program.origins import origins_of_addresses
+from ptx_emulator.program.printed import Given, given_to_printf
 from ptx_emulator.program.registers import registers_at_launch
 from ptx_emulator.program.unfenced import unfenced_products
 from ptx_emulator.program.unwritten import doubtful_registers
@@ -49,9 +50,11 @@ BlockFunction = Callable[..., Any]
 class Program:
     """A kernel, translated to a Python function per basic block."""
 
-    def __init__(self, kernel: Kernel, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, hooks: Hooks | None = None, lanes_wait: bool = False
+    ) -> None:
         self.kernel = kernel
-        self.blocks = build_blocks(kernel)
+        self.blocks = build_blocks(kernel, lanes_wait)
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
         self.waiting_loops = waiting_loops(self.blocks, self.loop_nests)
@@ -94,6 +97,8 @@ class Program:
             "np": np,
             "numerics": numerics,
             "integers": integers,
+            "narrow": narrow,
+            "rounding": rounding,
             "clusters": clusters,
             **self._layout.scalars,
         }
@@ -103,7 +108,7 @@ class Program:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but functions and their code."""
-        left_out = {"_namespace", "_functions", "codes", "codes_kept"}
+        left_out = {"_namespace", "_functions", "codes", "codes_kept", "whose_lanes_wait"}
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,6 +150,30 @@ class Program:
         return [pc for pc, i in instructions if i.parts[0] in ("atom", "red")]
 
     @cached_property
+    def flag_reads(self) -> list[int]:
+        """The strong loads that decide where threads go next."""
+        return flag_reads(self.blocks)
+
+    @cached_property
+    def strong_stores(self) -> list[int]:
+        """The stores that are more than plain ones."""
+        return [
+            pc
+            for pc, ordering in self.orderings.items()
+            if ordering.strong and self.kernel.instructions[pc].parts[0] == "st"
+        ]
+
+    @cached_property
+    def looks_at_shared_flags(self) -> bool:
+        """Whether a strong load, or an atomic whose result is used, may look at shared memory."""
+        return any(
+            ordering.strong
+            and may_be_shared(self.kernel.instructions[pc])
+            and not self._layout.used.isdisjoint(written_by(self.kernel.instructions[pc]))
+            for pc, ordering in self.orderings.items()
+        )
+
+    @cached_property
     def global_writes(self) -> list[int]:
         """The stores and atomics that name global memory, or none."""
         elsewhere = {"shared", "local", "param", "const"}
@@ -158,6 +187,15 @@ class Program:
     @cached_property
     def meets_at_barriers(self) -> bool:
         return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
+
+    @cached_property
+    def whose_lanes_wait(self) -> Program:
+        """The program in which lanes wait for each other at __syncwarp, wherever they reach it."""
+        return Program(self.kernel, lanes_wait=True)
+
+    @cached_property
+    def given_to_printf(self) -> dict[int, Given]:
+        return given_to_printf(self.kernel, self.blocks)
 
     @cached_property
     def registers_at_launch(self) -> int | None:

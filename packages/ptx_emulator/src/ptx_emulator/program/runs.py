@@ -28,7 +28,8 @@ NARROW_FORMS = {"hi", "e4m3x2", "e5m2x2"}
 ARITHMETIC = {
     *WIDE,
     *("mov", "cvta", "set", "div", "rem", "sad", "dp4a", "copysign", "shf", "lop3", "prmt", "bfe"),
-    *("bfi", "popc", "clz", "brev", "bfind", "sin", "cos"),
+    *("bfi", "popc", "clz", "brev", "bfind", "sin", "cos", "carry", "bmsk", "szext", "fns"),
+    *("cnot", "slct", "mul24", "mad24", "dp2a", "testp", "vabsdiff4", "createpolicy"),
 }
 SHARED = {"shared", "shared::cta"}
 

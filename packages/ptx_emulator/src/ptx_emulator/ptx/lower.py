@@ -6,18 +6,40 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from ptx_emulator.ptx.model import Imm, Instruction, Label, Memory, Operand, Reg, Vector
+from ptx_emulator.ptx.model import (
+    Imm,
+    Instruction,
+    Label,
+    Memory,
+    Operand,
+    Pair,
+    Reg,
+    Symbol,
+    Vector,
+)
+
+CARRY = Reg("%carry")
+CACHE_HINT = "L2::cache_hint"
 
 
-def lowered(instruction: Instruction, call_params: Set[str]) -> list[Instruction]:
+def lowered(
+    instruction: Instruction, call_params: Set[str], structures: Set[str]
+) -> list[Instruction]:
     """The instructions that stand for one; mostly it is itself."""
     parts = instruction.parts
     if parts[0] == "call":
         return [_call(instruction)]
     if parts[0] in ("bar", "barrier") and "red" in parts:
         return _vote(instruction)
-    moved = _parameter_move(instruction, call_params) if parts[1:2] == ("param",) else None
-    return [moved or instruction]
+    if CACHE_HINT in parts:  # which changes no result
+        parts = tuple(part for part in parts if part != CACHE_HINT)
+        instruction = replace(instruction, parts=parts, operands=instruction.operands[:-1])
+    if uses_carry(instruction):
+        return [_with_carry(instruction)]
+    if "param" in (part.split("::")[0] for part in parts[1:2]):
+        moved = _parameter_move(instruction, call_params)
+        return [moved or _in_local_memory(instruction, structures)]
+    return [instruction]
 
 
 def _call(instruction: Instruction) -> Instruction:
@@ -26,6 +48,25 @@ def _call(instruction: Instruction) -> Instruction:
     if not operands or not isinstance(operands[0], Vector):
         operands = (Vector(()), *operands)
     return replace(instruction, operands=(*operands, Vector(()))[:3])
+
+
+def uses_carry(instruction: Instruction) -> bool:
+    """Whether an instruction reads or writes the carry flag."""
+    return instruction.parts[0] in ("addc", "subc", "madc") or "cc" in instruction.parts[1:]
+
+
+def _with_carry(instruction: Instruction) -> Instruction:
+    """The carry flag as a register beside the result, and as the last operand."""
+    name, *rest = instruction.parts
+    destination, *sources = instruction.operands
+    if "cc" in rest:
+        destination = Pair(destination, CARRY)
+    comes_in = CARRY if name in ("addc", "subc", "madc") else Imm(0, "int")
+    return replace(
+        instruction,
+        parts=("carry", name[:3], *(part for part in rest if part != "cc")),
+        operands=(destination, *sources, comes_in),
+    )
 
 
 def _vote(instruction: Instruction) -> list[Instruction]:
@@ -49,6 +90,16 @@ def _parameter_move(instruction: Instruction, call_params: Set[str]) -> Instruct
     parts = ("mov", instruction.parts[-1])
     ends = (memory.base, value) if instruction.parts[0] == "st" else (value, memory.base)
     return replace(instruction, opcode=".".join(parts), parts=parts, operands=ends)
+
+
+def _in_local_memory(instruction: Instruction, structures: Set[str]) -> Instruction:
+    """An access to a structure that a call takes or returns; what is none stays as it is."""
+    for operand in instruction.operands:
+        base = operand.base if isinstance(operand, Memory) else None
+        if isinstance(base, Symbol) and base.name in structures:
+            parts = (instruction.parts[0], "local", *instruction.parts[2:])
+            return replace(instruction, opcode=".".join(parts), parts=parts)
+    return instruction
 
 
 def branch_table(

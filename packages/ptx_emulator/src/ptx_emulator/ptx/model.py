@@ -74,8 +74,8 @@ Operand = Reg | Special | Imm | Symbol | Vector | Memory | Negated | Pair | Sink
 class Instruction:
     """One instruction; `parts` is the opcode cut at its dots, `shared::cta` being one part.
 
-    `location` is its place in the CUDA source, `called_from` where the function it is in was
-    inlined.
+    `location` is its place in the CUDA source, `callers` where the function it is in was inlined,
+    from the nearest to the kernel's own line.
     """
 
     opcode: str
@@ -86,17 +86,20 @@ class Instruction:
     ptx_line: int
     location: tuple[str, int] | None
     text: str
-    called_from: tuple[str, int] | None = None
+    callers: tuple[tuple[str, int], ...] = ()
 
     @property
     def source(self) -> str | None:
-        """`file:line` of the CUDA text, and from where it was called."""
+        """`file:line` of the CUDA text, and of all its callers."""
         if self.location is None:
             return None
-        place = f"{self.location[0]}:{self.location[1]}"
-        if self.called_from is None:
-            return place
-        return f"{place}, called from {self.called_from[0]}:{self.called_from[1]}"
+        places = (self.location, *self.callers)
+        return ", called from ".join(f"{file}:{line}" for file, line in places)
+
+    @property
+    def place(self) -> str:
+        """Its lines in PTX and in CUDA."""
+        return f"PTX line {self.ptx_line}" + (f" ({self.source})" if self.source else "")
 
 
 @dataclass

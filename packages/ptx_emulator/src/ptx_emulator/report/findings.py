@@ -23,17 +23,24 @@ class Sources:
     shorten: Callable[[str], str] = from_here  # the paths in a text
     folder: Path = Path()  # that short paths start from
     wrappers: str = "\0"  # how places begin that stand for their caller's
+    whole_chain: bool = True  # whether functions are inlined into a kernel of the user's
+
+    def places(self, source: str | None) -> tuple[str, ...]:
+        """The place that `source` names, and the line of the user's kernel that it comes from."""
+        places = self.shorten(source or "").split(", called from ")
+        own = [place for place in places if not place.startswith(self.wrappers)] or places
+        return tuple(dict.fromkeys((own[0], own[-1] if self.whole_chain else own[0])))
 
     def lines(self, source: str | None) -> list[str]:
-        """The line that `source` names, and its caller's."""
-        places = []
-        for place in self.shorten(source or "").split(", called from "):
+        """The text at these places."""
+        found = []
+        for place in self.places(source):
             name, _, number = place.rpartition(":")
             path = self.folder / name
             if number.isdecimal() and path.is_file():
                 lines = path.read_text(errors="replace").splitlines()
-                places.append(f"{place}  {lines[int(number) - 1].strip()}")
-        return [place for place in places if not place.startswith(self.wrappers)] or places
+                found.append(f"{place}  {lines[int(number) - 1].strip()}")
+        return found
 
 
 FROM_HERE = Sources()
@@ -47,10 +54,12 @@ def finding_lines(
     `places` says what lies at the address of each.
     """
     said = dict(zip(findings, places, strict=False))
-    lines: dict[tuple[str, str | None, str | None], list[Finding]] = {}
+    lines: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Finding]] = {}
     for finding in findings:
-        lines.setdefault((finding.kind, finding.source, finding.other_source), []).append(finding)
-    for (_, source, other), found in lines.items():
+        ends = sources.places(finding.source), sources.places(finding.other_source)
+        lines.setdefault((finding.kind, *ends), []).append(finding)
+    for found in lines.values():
+        source, other = found[0].source, found[0].other_source
         count = sum(finding.count for finding in found)
         first = replace(found[0], source=None, other_ptx_line=None, count=count)
         at = f", at {len(found)} places in PTX" if len(found) > 1 else ""

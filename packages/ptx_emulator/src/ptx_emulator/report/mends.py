@@ -69,6 +69,11 @@ PROBLEMS = {
         "The hardware counts registers for the CTA and moves them at the end of a warp's own. What "
         "a register holds, or whether the launch ends, is then undefined."
     ),
+    "divergent-barrier": (
+        "__syncthreads counts whole warps. Where the lanes of a warp reach it apart, or not all of "
+        "them do, the GPU counts a warp that is not there yet, or waits forever."
+    ),
+    "printf-format": "printf takes the bytes of another argument, or bytes that nobody wrote.",
     "deadlock": "No warp can go on. On a GPU the launch would never end.",
 }
 
@@ -113,6 +118,11 @@ MENDS = {
     "mbarrier-untested": "Repeat mbarrier.try_wait until its result is true.",
     "early-access": "Put griddepcontrol.wait before accesses to what the kernel before wrote.",
     "membermask": "Let the mask name the lanes that reach the instruction together, no others.",
+    "divergent-barrier": (
+        "Take the barrier out of the branch or the loop, so that all threads of the block reach "
+        "the same barrier equally often. Threads without work may return before it."
+    ),
+    "printf-format": "Give printf as many arguments as its text asks for, of those types.",
     "stray-address": "Compare the index with the size of the array that the address starts in.",
     "uninitialised-register": "Give the variable a value on every path that leads to its use.",
     "wgmma-in-flight": _WGMMA,

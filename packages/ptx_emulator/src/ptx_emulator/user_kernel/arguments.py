@@ -10,37 +10,29 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ptx_emulator.errors import UnsupportedError, shown
 from ptx_emulator.machine.async_copies.tensor_map import TensorMap
-from ptx_emulator.machine.machine import Argument
+from ptx_emulator.machine.machine import Argument, Structure
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.ptx.model import Param
+from ptx_emulator.user_kernel.overlapping import Device
+from ptx_emulator.user_kernel.values import (
+    MAP_BYTES,
+    Empty,
+    Pointer,
+    Struct,
+    Tensor,
+    arrays_of,
+    layout,
+    number_bytes,
+)
 
-
-@dataclass(frozen=True)
-class Empty:
-    """An array that nothing was written to, as cudaMalloc gives it: to read it is a mistake."""
-
-    shape: int | tuple[int, ...]
-    dtype: DTypeLike = np.float32
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An array that TMA moves in boxes of `box` elements, the last axis innermost."""
-
-    array: NDArray[Any]
-    box: tuple[int, ...]
-    swizzle: int = 0  # bytes of the pattern: 0, 32, 64 or 128
-
-
-TENSOR_MAP_BYTES = 128
-_ACCEPTED = (np.ndarray, Empty, Tensor, int, float, np.generic, bytes, ctypes.Structure)
-_POINTERS, _RAW = (np.ndarray, Empty), (bytes, ctypes.Structure)
-_ARRAYS = (*_POINTERS, Tensor)
-Given = NDArray[Any] | Empty | Tensor | int | float | np.generic | bytes | ctypes.Structure
+_ACCEPTED = (np.ndarray, Empty, Tensor, Struct, int, float, np.generic, bytes, ctypes.Structure)
+_POINTERS, _RAW = (np.ndarray, Empty, Pointer), (bytes, ctypes.Structure)
+_ARRAYS = (np.ndarray, Empty, Tensor)
+Given = NDArray[Any] | Empty | Tensor | Struct | int | float | np.generic | bytes | ctypes.Structure
 
 
 @dataclass(frozen=True)
@@ -51,6 +43,7 @@ class Placed:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     given: NDArray[Any] | None  # to be written back to
+    name: str
 
     @property
     def nbytes(self) -> int:
@@ -63,12 +56,19 @@ def place_arguments(
     """Allocate the arrays; the kernel's arguments, and the arrays in their order."""
     arguments: list[Argument] = []
     arrays: list[Placed] = []
+    named = zip(names, given, strict=True)
+    on_host = [(name, array) for name, value in named for array in arrays_of(value)]
+    device = Device(memory, [(n, array) for n, array in on_host if isinstance(array, np.ndarray)])
     for param, value, name in zip(params, given, names, strict=True):
         if isinstance(value, _ARRAYS):
-            placed = _place(value, name, memory)
+            placed = _place(value, name, device)
             arrays.append(placed)
             tensor = isinstance(value, Tensor)
             arguments.append(_tensor_map(value, placed) if tensor else placed.address)
+        elif isinstance(value, Pointer):
+            arguments.append(_place_pointer(value, name, device, arrays))
+        elif isinstance(value, Struct):
+            arguments.append(_place_struct(value, name, device, arrays))
         elif isinstance(value, _RAW):
             arguments.append(value)
         else:
@@ -88,27 +88,79 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
             raise UnsupportedError(
                 f"{name} is an array, and the parameter has {param.size} bytes; a pointer has 8"
             )
-        if isinstance(value, Tensor) and param.size != TENSOR_MAP_BYTES:
+        if isinstance(value, Tensor) and param.size != MAP_BYTES:
             raise UnsupportedError(
                 f"{name} is a Tensor, and the parameter has {param.size} bytes; a CUtensorMap has"
-                f" {TENSOR_MAP_BYTES}"
+                f" {MAP_BYTES}"
             )
-        if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
-            raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")
+        if isinstance(value, Struct) and not isinstance(value, Pointer):
+            _check_struct(param, value, name)
+        for array in arrays_of(value):
+            _check_array(array.array if isinstance(array, Tensor) else array, name)
         if not isinstance(value, _ACCEPTED):
             raise UnsupportedError(
-                f"{name} is {shown(value)}; pass an array, Empty, a number, bytes or a structure"
+                f"{name} is {shown(value)}; pass an array, Empty, a Tensor, a Struct, a Pointer,"
+                " a number or bytes"
             )
 
 
-def _place(value: NDArray[Any] | Empty | Tensor, name: str, memory: GlobalMemory) -> Placed:
+def _check_array(array: NDArray[Any] | Empty, name: str) -> None:
+    if np.dtype(array.dtype).kind not in "biufcV":
+        raise UnsupportedError(f"{name} has elements of {array.dtype}; pass numbers")
+    if isinstance(array, Empty):
+        shape = (array.shape,) if isinstance(array.shape, int) else array.shape
+        if min(shape, default=1) < 0:
+            raise UnsupportedError(f"{name} has the shape {array.shape}; no size is negative")
+    elif not array.flags.c_contiguous:
+        raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")
+
+
+def _check_struct(param: Param, value: Struct, name: str) -> None:
+    _, size = layout(value)
+    if size != param.size:
+        raise UnsupportedError(
+            f"{name} is a structure of {size} bytes, and the parameter has {param.size}; pass all"
+            " fields, with numbers of NumPy where they have not four bytes"
+        )
+
+
+def _place_struct(value: Struct, name: str, device: Device, arrays: list[Placed]) -> Structure:
+    """The bytes of a structure, and the tensor maps in it by their offsets."""
+    fields, size = layout(value)
+    data, maps = bytearray(size), dict[int, TensorMap]()
+    for number, (offset, field) in enumerate(fields):
+        called = f"{name}.{number}"
+        if isinstance(field, _ARRAYS):
+            placed = _place(field, called, device)
+            arrays.append(placed)
+            if isinstance(field, Tensor):
+                maps[offset] = _tensor_map(field, placed)
+                continue
+            packed = placed.address.to_bytes(8, "little")
+        elif isinstance(field, Pointer):
+            packed = _place_pointer(field, called, device, arrays).to_bytes(8, "little")
+        else:
+            packed = field if isinstance(field, bytes) else number_bytes(field)
+        data[offset : offset + len(packed)] = packed
+    return Structure(bytes(data), maps)
+
+
+def _place_pointer(value: Pointer, name: str, device: Device, arrays: list[Placed]) -> int:
+    """Allocate a structure; its address."""
+    struct = _place_struct(value, name, device, arrays)
+    address = device.memory.alloc(np.frombuffer(struct.data, np.uint8), name=name)
+    device.memory.tensor_maps |= {address + offset: found for offset, found in struct.maps.items()}
+    return address
+
+
+def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> Placed:
+    value = value.array if isinstance(value, Tensor) else value
     if isinstance(value, Empty):
         shape = (value.shape,) if isinstance(value.shape, int) else tuple(value.shape)
         dtype = np.dtype(value.dtype)
         nbytes = int(np.prod(shape)) * dtype.itemsize
-        return Placed(memory.alloc(nbytes=nbytes, name=name), shape, dtype, None)
-    array = value.array if isinstance(value, Tensor) else value
-    return Placed(memory.alloc(array, name=name), array.shape, array.dtype, array)
+        return Placed(device.memory.alloc(nbytes=nbytes, name=name), shape, dtype, None, name)
+    return Placed(device.address(value, name), value.shape, value.dtype, value, name)
 
 
 def _tensor_map(value: Any, placed: Placed) -> TensorMap:

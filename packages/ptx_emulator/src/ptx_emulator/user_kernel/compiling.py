@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From CUDA text to PTX, with the headers that the caller names."""
+"""From CUDA text to PTX, with the headers that the caller names.
+
+NVRTC compiles device code. A text with host code is compiled by nvcc where a toolkit is installed,
+and by NVRTC without that code where none is.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ptx_emulator.errors import CompileError
+from ptx_emulator.user_kernel.host_code import without_host_code
 from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
+from ptx_emulator.user_kernel.host_includes import device_headers
+from ptx_emulator.user_kernel.nvcc import find_nvcc, ptx_of_nvcc
 from ptx_emulator.user_kernel.nvrtc import (
+    Compiled,
     RefusedSourceError,
     check_arch,
     compile_to_ptx,
@@ -19,23 +28,67 @@ from ptx_emulator.user_kernel.nvrtc import (
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH")  # variables that name one
 
 
-def compile_cuda(source: str, *, name: str, arch: str, include: Sequence[Path]) -> str:
-    """The PTX of a CUDA text; `name` is its path in line information and messages."""
-    check_arch(arch)
+@dataclass(frozen=True)
+class Unit:
+    """A text to compile: `name` is its path in line information and messages, `entry` a kernel, as
+    in `scale<float, 64>`, that only exists where it is named."""
+
+    source: str
+    name: str
+    arch: str
+    include: Sequence[Path] = ()
+    defines: Sequence[str] = field(default=())
+    entry: str | None = None
+
+
+def compile_cuda(unit: Unit) -> Compiled:
+    """The PTX of a text."""
+    check_arch(unit.arch)
     toolkit = toolkit_headers()
-    arguments = (
-        f"-arch={arch.replace('sm_', 'compute_')}",
-        "-std=c++20",
-        "-lineinfo",
-        *(f"-I{folder}" for folder in (*include, *toolkit)),
-    )
     headers = HOST_HEADERS if toolkit else HOST_HEADERS | CUDA_HEADERS
     try:
-        return compile_to_ptx(source, name=name, arguments=arguments, headers=headers)
+        return _by_nvrtc(unit, unit.source, headers, toolkit)
     except RefusedSourceError as refusal:
-        raise CompileError(
-            f"NVRTC {nvrtc_version()} cannot compile {name} for {arch}", refusal.log
-        ) from None
+        log = refusal.log
+    on_device = without_host_code(unit.source)
+    if on_device != unit.source:
+        nvcc = find_nvcc()
+        if nvcc is not None:
+            try:
+                return ptx_of_nvcc(nvcc, unit.source, unit.name, _options(unit, ()), unit.entry)
+            except RefusedSourceError as refusal:
+                log = refusal.log
+        mine = device_headers(on_device, Path(unit.name).parent, unit.include, toolkit)
+        try:
+            more = ("-default-device",)
+            return _by_nvrtc(unit, on_device, {**headers, **mine}, toolkit, more)
+        except RefusedSourceError as refusal:
+            if nvcc is None:
+                log = refusal.log
+    raise CompileError(f"NVRTC {nvrtc_version()} cannot compile {unit.name} for {unit.arch}", log)
+
+
+def _by_nvrtc(
+    unit: Unit,
+    source: str,
+    headers: Mapping[str, str],
+    toolkit: Sequence[Path],
+    more: Sequence[str] = (),
+) -> Compiled:
+    arguments = (*_options(unit, toolkit), *more)
+    return compile_to_ptx(
+        source, name=unit.name, arguments=arguments, headers=headers, entry=unit.entry
+    )
+
+
+def _options(unit: Unit, toolkit: Sequence[Path]) -> tuple[str, ...]:
+    return (
+        f"-arch={unit.arch.replace('sm_', 'compute_')}",
+        "-std=c++20",
+        "-lineinfo",
+        *(f"-D{define}" for define in unit.defines),
+        *(f"-I{folder}" for folder in (*unit.include, *toolkit)),
+    )
 
 
 def toolkit_headers() -> list[Path]:

@@ -113,7 +113,7 @@ def hooks_of(stops: Mapping[int, Stop], *, watching: bool) -> Hooks:
 
 
 def _at(instruction: Instruction, file: str, line: int) -> bool:
-    places = (instruction.location, instruction.called_from)
+    places = (instruction.location, *instruction.callers)
     return any(
         place is not None and place[1] == line and f"/{place[0]}".endswith(f"/{file}")
         for place in places
@@ -121,7 +121,7 @@ def _at(instruction: Instruction, file: str, line: int) -> bool:
 
 
 def _lines_near(kernel: Kernel, file: str, line: int) -> str:
-    places = (p for i in kernel.instructions for p in (i.location, i.called_from) if p is not None)
+    places = (p for i in kernel.instructions for p in (i.location, *i.callers) if p is not None)
     found = {number for name, number in places if f"/{name}".endswith(f"/{file}")}
     nearest = sorted(found, key=lambda number: abs(number - line))[:LINES_NAMED]
     return ", ".join(map(str, sorted(nearest)))

@@ -13,7 +13,7 @@ from ctypes.util import find_library
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptx_emulator.errors import CompileError, UnsupportedError
 
@@ -47,23 +47,38 @@ def nvrtc_version() -> str:
     return f"{major.value}.{minor.value}"
 
 
+class Compiled(NamedTuple):
+    """PTX, and what the kernel that was named is called there."""
+
+    ptx: str
+    entry: str | None = None
+
+
 def compile_to_ptx(
-    source: str, *, name: str, arguments: Sequence[str], headers: Mapping[str, str]
-) -> str:
+    source: str,
+    *,
+    name: str,
+    arguments: Sequence[str],
+    headers: Mapping[str, str],
+    entry: str | None = None,
+) -> Compiled:
     """The PTX of `source`; `name` is its path in line information and messages.
 
-    `headers` are texts by their names, which go before files. RefusedSourceError has the log.
+    `headers` are texts by their names, which go before files. `entry` is a kernel that the text
+    does not instantiate. RefusedSourceError has the log.
     """
     program = c_void_p()
     texts, names = _strings(headers.values()), _strings(headers)
     plain = _NOT_IN_LINE_INFORMATION.sub("?", name).encode()
     _call("nvrtcCreateProgram", byref(program), source.encode(), plain, len(headers), texts, names)
     try:
+        if entry is not None:
+            _call("nvrtcAddNameExpression", program, entry.encode())
         compile_program = nvrtc_library().nvrtcCompileProgram
         result = compile_program(program, len(arguments), _strings(arguments))
         if result != 0:
             raise RefusedSourceError(_output(program, "ProgramLog").strip() or _said(result))
-        return _output(program, "PTX")
+        return Compiled(_output(program, "PTX"), entry and _lowered(program, entry))
     finally:
         _call("nvrtcDestroyProgram", byref(program))
         _let_signals_interrupt()
@@ -117,6 +132,13 @@ def _supported_arches() -> list[int]:
 def _strings(texts: Iterable[str]) -> ctypes.Array[c_char_p]:
     encoded = [text.encode() for text in texts]
     return (c_char_p * len(encoded))(*encoded)
+
+
+def _lowered(program: c_void_p, expression: str) -> str:
+    """What a kernel is called in PTX."""
+    found = c_char_p()
+    _call("nvrtcGetLoweredName", program, expression.encode(), byref(found))
+    return (found.value or b"").decode()
 
 
 def _output(program: c_void_p, what: str) -> str:

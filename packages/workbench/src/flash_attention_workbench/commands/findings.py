@@ -22,7 +22,8 @@ def print_findings(findings: Sequence[Finding], include: Path = INCLUDE_DIR) -> 
     """The findings of each kind and line in CUDA, those lines, and what usually mends them."""
     colour = "bold red" if findings else "green"
     output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
-    print_lines(finding_lines(findings, Sources(shortened, include, INSTRUCTIONS)))
+    sources = Sources(shortened, include, INSTRUCTIONS, whole_chain=False)
+    print_lines(finding_lines(findings, sources))
 
 
 def print_stopped(error: LaunchError) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.arithmetic.numerics import add_16, halves, larger, smaller
 
 Array = NDArray[Any]
 
@@ -26,6 +27,8 @@ _OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+HALVES = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16"}
+HALVES_BY_NAME = {"add": add_16, "min": smaller, "max": larger}
 COPIED = "copied f32"  # the type of additions by the copy engine
 
 
@@ -46,6 +49,8 @@ def apply_atomic(
         before[turn] = old
         if compare is not None:
             new = np.where(old == compare[turn], value[turn], old)
+        elif type in HALVES:
+            new = halves(HALVES_BY_NAME[op], HALVES[type], old, value[turn])
         elif op == "add" and type == "f32":
             new = _flush(_flush(old) + _flush(value[turn]))
         else:

@@ -49,6 +49,71 @@ def dot_of_bytes(a: Array, b: Array, c: Array, a_type: str, b_type: str) -> Arra
     return c + (left * right).sum(axis=1).astype(np.int32).view(c.dtype)
 
 
+def dot_of_halves(a: Array, b: Array, c: Array, a_type: str, b_type: str, side: str) -> Array:
+    """c and the products of the two halves of a with the lower or upper two bytes of b."""
+    left = a.view(np.int16 if a_type == "s32" else np.uint16).reshape(-1, 2).astype(np.int64)
+    right = b.view(np.int8 if b_type == "s32" else np.uint8).reshape(-1, 4).astype(np.int64)
+    chosen = right[:, :2] if side == "lo" else right[:, 2:]
+    return c + (left * chosen).sum(axis=1).astype(np.int32).view(c.dtype)
+
+
+def differences_of_bytes(a: Array, b: Array, c: Array, add: bool) -> Array:
+    """The differences of the unsigned bytes of every word, in bytes; or c and their sum."""
+    left, right = (word.view(np.uint8).reshape(-1, 4) for word in (a, b))
+    apart = np.maximum(left, right) - np.minimum(left, right)
+    return c + apart.sum(axis=1, dtype=np.uint32) if add else apart.view(np.uint32).reshape(-1)
+
+
+def sum_and_carry(a: Array, b: Array, comes_in: Array) -> tuple[Array, Array]:
+    """The sum of unsigned integers and a carry, and whether there is one out."""
+    first = a + b
+    total = first + comes_in
+    return total, (first < a) | (total < first)
+
+
+def difference_and_borrow(a: Array, b: Array, comes_in: Array) -> tuple[Array, Array]:
+    """The difference of unsigned integers less a borrow, and whether there is one out."""
+    first = a - b
+    total = first - comes_in
+    return total, (a < b) | (total > first)
+
+
+def bit_mask(first: Array, length: Array, mode: str) -> Array:
+    """Ones from bit `first` on; what lies beyond the word is wrapped or cut."""
+    begin, count = first.astype(np.uint64), length.astype(np.uint64)
+    if mode == "wrap":
+        begin, count = begin & np.uint64(31), count & np.uint64(31)
+    begin, count = np.minimum(begin, np.uint64(32)), np.minimum(count, np.uint64(32))
+    return (((np.uint64(1) << count) - np.uint64(1)) << begin).astype(np.uint32)
+
+
+def extended(a: Array, length: Array, mode: str) -> Array:
+    """The lowest bits of a word, extended by zeros or, of a signed type, by the highest one."""
+    bits = length & np.uint32(31) if mode == "wrap" else np.minimum(length, np.uint32(32))
+    unused = (32 - bits.astype(np.int64)).astype(np.int64)
+    wide = a.astype(np.int64) << unused
+    kept = wide.astype(np.int32 if a.dtype.kind == "i" else np.uint32).astype(np.int64) >> unused
+    return np.where(bits == 0, 0, kept).astype(a.dtype)
+
+
+def nth_set_bit(mask: Array, base: Array, offset: Array) -> Array:
+    """Where the n-th set bit is: from `base` upwards, or downwards if `offset` is negative."""
+    bits = _bit_matrix(mask)[:, ::-1].astype(np.int64)
+    places = np.arange(32)[None, :]
+    up = (places >= base[:, None]) & (bits == 1)
+    down = ((places <= base[:, None]) & (bits == 1))[:, ::-1]
+    steps = offset.astype(np.int64)[:, None]
+    found = np.full(mask.shape, 0xFFFFFFFF, np.uint64)
+    for side, reached, place in ((up, steps, places), (down, -steps, places[:, ::-1])):
+        there = side & (np.cumsum(side, axis=1) == np.maximum(reached, 1)) & (reached != 0)
+        there &= reached > 0
+        hit = there.any(axis=1)
+        at = np.broadcast_to(place, there.shape)[np.arange(len(mask)), there.argmax(axis=1)]
+        found[hit] = at[hit]
+    here = (offset == 0) & (bits[np.arange(len(mask)), base & 31] == 1)
+    return np.where(here, base, found).astype(np.uint32)
+
+
 def _bit_matrix(x: Array) -> NDArray[np.uint8]:
     """Bits of every element, most significant first."""
     width = x.dtype.itemsize

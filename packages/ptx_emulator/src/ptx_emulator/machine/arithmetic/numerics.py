@@ -232,12 +232,16 @@ with np.errstate(invalid="ignore"):  # of signalling NaNs, about which NumPy war
 
 
 def element_bytes(dtype: str) -> int:
-    """The bytes of a float of a PTX type that products take."""
-    return 1 if dtype == "e4m3" else 2
+    """The bytes of an element of a PTX type that products take."""
+    return {"tf32": 4, "f16": 2, "bf16": 2}.get(dtype, 1)
 
 
 def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
-    """Floats of 8 or 16 bits of a PTX type, exactly."""
+    """Numbers of 8, 16 or 19 bits of a PTX type, exactly."""
+    if dtype == "tf32":
+        return (narrow & np.uint32(0xFFFFE000)).view(np.float32)
+    if dtype in ("s8", "u8"):
+        return narrow.view(np.int8 if dtype == "s8" else np.uint8).astype(np.float32)
     if dtype == "e4m3":
         values: Floats = E4M3_VALUES[narrow]
         return values
@@ -250,8 +254,14 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
 
 def elements(words: Words, dtype: str) -> Array:
     """The numbers in 32-bit registers, as products take them: an axis more, exactly."""
+    if dtype == "f64":
+        return words[..., None]
     if dtype == "tf32":
-        return (words & np.uint32(0xFFFFE000)).view(np.float32)[..., None]
+        return to_f32(words, dtype)[..., None]
+    if dtype in ("s4", "u4"):
+        nibbles = words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+        sign = 16 * (nibbles >> 3) if dtype == "s4" else 0
+        return nibbles.astype(np.float64) - sign
     if dtype in ("s8", "u8"):
         kind = np.int8 if dtype == "s8" else np.uint8
         return words.view(kind).reshape(*words.shape, 4).astype(np.float64)
@@ -271,31 +281,6 @@ def _e4m3_values() -> Floats:
 
 
 E4M3_VALUES = _e4m3_values()
-E4M3_LARGEST = 448.0
-
-
-def to_e4m3(x: Floats) -> NDArray[np.uint8]:
-    """The code of the nearest e4m3 number, of two the even one. Beyond the range it is 448."""
-    size = np.minimum(np.abs(x.astype(np.float64)), E4M3_LARGEST)
-    _, exponent = np.frexp(size)
-    step = np.ldexp(1.0, np.maximum(exponent - 4, -9))  # between neighbours, also of subnormals
-    with np.errstate(invalid="ignore"):
-        near = np.rint(size / step) * step
-    code = np.searchsorted(E4M3_VALUES[:127], near).astype(np.uint8)
-    code = np.where(np.isnan(x), np.uint8(127), code)
-    signed: NDArray[np.uint8] = code | (np.signbit(x) & ~np.isnan(x)).astype(np.uint8) << 7
-    return signed
-
-
-def pack_e4m3(low: Floats, high: Floats) -> NDArray[np.uint16]:
-    return to_e4m3(low) | to_e4m3(high).astype(np.uint16) << np.uint16(8)
-
-
-def unpack_e4m3(pair: NDArray[np.uint16]) -> NDArray[np.uint32]:
-    """Two e4m3 numbers as a pair of f16."""
-    values = (E4M3_VALUES[code.astype(np.uint8)] for code in (pair & 0xFF, pair >> 8))
-    low, high = (to_f16(value).astype(np.uint32) for value in values)
-    return low | high << np.uint32(16)
 
 
 def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
@@ -306,14 +291,26 @@ def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
     return np.where(np.isnan(x), CANONICAL_NAN_F16, half.view(np.uint16))
 
 
-def halves(operation: Callable[..., Floats], dtype: str, *words: Words) -> Words:
+def halves(
+    operation: Callable[..., Floats],
+    dtype: str,
+    *words: Words,
+    clamp: Callable[[Floats], Floats] | None = None,
+) -> Words:
     """An operation on the one or two 16-bit floats of every register, rounded once.
 
-    It may give float32: a sum or a product rounds to 16 bits as the exact one would.
+    It may give float32: a sum or a product rounds to 16 bits as the exact one would. `clamp`
+    keeps the result in a range.
     """
     result = operation(*(to_f32(word.view(np.uint16), dtype) for word in words))
+    if clamp is not None:
+        result = clamp(result)
     rounded = to_f16(result) if dtype == "f16" else to_bf16(result)
     return rounded.astype(np.uint16).view(words[0].dtype)
+
+
+def not_negative(a: Floats) -> Floats:
+    return np.where(a < 0, np.float32(0), a)
 
 
 def negative(a: Floats) -> Floats:
@@ -351,26 +348,6 @@ def fma_64(a: Array, b: Array, c: Array) -> Array:
     plain = product + c
     small = to_odd(*sum_and_error(lost, low))
     return np.where(np.isfinite(plain) & np.isfinite(small), total + small, plain)
-
-
-def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array:
-    """A sum, difference, product or fma, rounded to zero (rz), down (rm) or up (rp)."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    if name in ("add", "sub"):
-        exact, lost = sum_and_error(x, y if name == "add" else -y)
-    elif c is None:
-        exact, lost = x * y, np.zeros_like(x)
-    else:
-        exact, lost = sum_and_error(x * y, c.astype(np.float64))
-    near = exact.astype(np.float32)
-    beyond = np.where(exact == near, -lost, near - exact)  # of the exact result, with its sign
-    wrong = {
-        "rm": beyond > 0,
-        "rp": beyond < 0,
-        "rz": np.where(near > 0, beyond > 0, beyond < 0),
-    }[mode]
-    toward = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}[mode]
-    return np.where(wrong, np.nextafter(near, np.float32(toward)), near)
 
 
 def saturate(x: Floats) -> Floats:

@@ -99,7 +99,8 @@ class BulkCopies(CopyEngine):
         for thread in executing(sel, mask, pc):
             moved = self._range(thread, src, dst, nbytes)
             if moved is not None:
-                self.start_store(thread, moved.chunks, partial(self._write, moved))
+                target = self._resolve(moved, "bulk store")
+                self.start_store(thread, moved.chunks, partial(self._write, target), target)
 
     def add(
         self, sel: Selection, dst: Array, src: Array, nbytes: Array, mask: Mask, pc: int
@@ -108,7 +109,8 @@ class BulkCopies(CopyEngine):
         for thread in executing(sel, mask, pc):
             moved = self._range(thread, src, dst, nbytes)
             if moved is not None:
-                self.start_store(thread, moved.chunks, partial(self._add, moved))
+                target = self._resolve(moved, "bulk addition")
+                self.start_store(thread, moved.chunks, partial(self._add, target), target)
 
     def _range(
         self,
@@ -148,15 +150,13 @@ class BulkCopies(CopyEngine):
             self.access(moved.thread, moved.where, CHUNK, None, what)
         )
 
-    def _write(self, moved: _Range, data: Array) -> None:
+    def _write(self, target: Access, data: Array) -> None:
         memory = self._global_access
-        target = self._resolve(moved, "bulk store")
         if self._launch.checks:
             memory.check_write(target)
         lanes = target.lanes
         memory.storage.chunks[target.where[lanes] // CHUNK] = data.view(np.complex128)[lanes]
 
-    def _add(self, moved: _Range, data: Array) -> None:
-        target = self._resolve(moved, "bulk addition")
+    def _add(self, target: Access, data: Array) -> None:
         floats = data.view(np.float32).reshape(-1, CHUNK // 4)
         self._global_access.change(target, "add", COPIED, list(floats.T))

@@ -75,9 +75,22 @@ class CopyEngine:
             number = np.full(len(dst), rank, np.uint32)
             yield map_address(dst, number), map_address(mbarrier, number)
 
-    def start_store(self, thread: Thread, chunks: Ints, put: Callable[[Array], None]) -> None:
-        """Read the chunks, and give their bytes to `put`, when the waits of the thread ask."""
-        self._bulk_groups.start(thread, chunks, put)
+    def start_store(
+        self, thread: Thread, chunks: Ints, put: Callable[[Array], None], target: Access
+    ) -> None:
+        """Read the chunks, and give their bytes to `put`, when the waits of the thread ask. Until
+        then they are on their way to `target`, which is resolved."""
+        memory = self._global_access
+        first = target.where[target.lanes[:1]].tolist()
+        flight = None
+        if first and self._launch.checks:
+            flight = memory.flights.start(memory.memory.find(first[0]), target)
+
+        def land(data: Array) -> None:
+            memory.flights.land(flight)
+            put(data)
+
+        self._bulk_groups.start(thread, chunks, land)
 
     def chunks_in_shared(self, thread: Thread, address: int, order: Ints, what: str) -> Ints | None:
         """Flat chunks at `order` from an address; None, and a finding, where there are none."""

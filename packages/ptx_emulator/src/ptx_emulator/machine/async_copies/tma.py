@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptx_emulator.machine.access import Mask, Thread, executing
+from ptx_emulator.machine.access import Access, Mask, Thread, executing
 from ptx_emulator.machine.async_copies.bulk_groups import BulkGroups
 from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, CopyEngine
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, TensorMap, swizzle
@@ -107,6 +107,8 @@ class Tma(CopyEngine):
                 if box is None or barrier is None:
                     continue
                 data = self._read_tensor(box)
+                layout = box.tensor.swizzle, box.tensor.row_bytes
+                self._shared.layouts.setdefault(pc, set()).add(layout)
                 self.start_load(thread, box.chunks, data, barrier, box.tensor.box_bytes)
 
     def store(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
@@ -114,9 +116,11 @@ class Tma(CopyEngine):
         for thread in executing(sel, mask, pc):
             box = self._box(thread, src, tensor, store=True)
             if box is not None:
-                self.start_store(
-                    thread, box.stored_chunks.ravel(), partial(self._write_tensor, box)
-                )
+                pieces, offsets, allowed = self._resolve(box, "tensor store")
+                size = 0 if pieces is None else pieces.size
+                target = self.access(thread, offsets, size, allowed, "tensor store")
+                put = partial(self._write_tensor, box, pieces, target)
+                self.start_store(thread, box.stored_chunks.ravel(), put, target)
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: the program sees no effect, but the box must be valid."""
@@ -187,23 +191,20 @@ class Tma(CopyEngine):
                 wide[pieces.places[allowed]] = values[allowed]
         return data.view(np.complex128)
 
-    def _write_tensor(self, box: _Box, data: Array) -> None:
+    def _write_tensor(self, box: _Box, pieces: _Pieces | None, place: Access, data: Array) -> None:
         """Put what a store read into its tensor; what lies outside is dropped."""
-        pieces, offsets, allowed = self._resolve(box, "tensor store")
         if pieces is None:
             return
         memory = self._global_access
         if self._launch.checks:
-            memory.check_write(
-                self.access(box.thread, offsets, pieces.size, allowed, "tensor store")
-            )
+            memory.check_write(place)
         target = memory.storage.views[pieces.size]
         stored = data.reshape(len(box.stored_chunks), -1)
         rows = np.zeros((len(stored), box.tensor.row_bytes), np.uint8)
         rows[:, : stored.shape[1]] = stored
         values = rows.view(target.dtype).ravel()[pieces.places]
-        chosen = slice(None) if allowed is None else allowed
-        target[offsets[chosen] // pieces.size] = values[chosen]
+        chosen = slice(None) if place.mask is None else place.mask
+        target[place.where[chosen] // pieces.size] = values[chosen]
 
     def _resolve(self, box: _Box, what: str) -> tuple[_Pieces | None, NDArray[np.int64], Mask]:
         """The pieces of a box, their offsets in global memory, and which may be accessed."""

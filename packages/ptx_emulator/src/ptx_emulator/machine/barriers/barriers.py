@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.barriers.cluster_barriers import ClusterBarriers
+from ptx_emulator.machine.barriers.divergence import check_warps
+from ptx_emulator.machine.barriers.paths import Paths, Place
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.launch.clocks import Released
 from ptx_emulator.machine.launch.launch import Launch
@@ -27,6 +29,8 @@ class _Barrier:
     threads: int  # expected; 0: all of the CTA that have not returned
     arrived: int = 0
     waiting: Waiting = field(default_factory=list)
+    arrived_at: list[Place] = field(default_factory=list)  # of those who wait
+    divided: bool = False  # whether some of them came without the others of their warp
     warps: list[Ints] = field(default_factory=list)  # of those who wait
     passed: list[Released] = field(default_factory=list)  # clocks of warps that only arrived
 
@@ -44,8 +48,9 @@ class _Part(NamedTuple):
 class NamedBarriers:
     """Barrier state of every CTA."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, paths: Paths) -> None:
         self._launch = launch
+        self._paths = paths
         self._open: dict[tuple[int, int], _Barrier] = {}
         self._ranks = launch.clusters.size
         self._exited = np.zeros(launch.num_ctas * self._ranks, np.int64)
@@ -63,8 +68,8 @@ class NamedBarriers:
         _check_numbers(numbers)
         self._enter(s, numbers, threads, waiting_at=None)
 
-    def wait(self, s: Selection, numbers: Words, threads: Words, block: int) -> None:
-        """bar.sync at the end of `block`."""
+    def wait(self, s: Selection, numbers: Words, threads: Words, place: Place) -> None:
+        """bar.sync at the end of a block."""
         launch = self._launch
         _check_numbers(numbers)
         launch.counters.barrier_wait(s.num_warps)
@@ -78,9 +83,9 @@ class NamedBarriers:
             launch.clocks.join_all()
             self._voted |= self._votes
             self._votes = {}
-            self._released.append((block, launch.lanes.numbers))
+            self._released.append((place.block, launch.lanes.numbers))
             return
-        self._enter(s, numbers, threads, waiting_at=block)
+        self._enter(s, numbers, threads, waiting_at=place)
 
     def vote(self, s: Selection, numbers: Words, values: Bools) -> None:
         """bar.red: threads that are about to wait at a barrier say yes or no."""
@@ -124,7 +129,7 @@ class NamedBarriers:
                 instruction = self._launch.program.blocks[block].instructions[-1]
                 warps = np.unique(clusters.warp(self._launch.lanes.warp[numbers])).tolist()
                 listed = ", ".join(map(str, warps))
-                lines.append(f"  at PTX line {instruction.ptx_line}: warps {listed}")
+                lines.append(f"  at {instruction.place}: warps {listed}")
         return lines + self.cluster.describe()
 
     def _ctas(self, s: Selection) -> Ints:
@@ -134,7 +139,7 @@ class NamedBarriers:
         return s.cta * self._ranks + self._launch.lanes.rank[s.index]
 
     def _enter(
-        self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None
+        self, s: Selection, numbers: Words, threads: Words, *, waiting_at: Place | None
     ) -> None:
         for part in self._parts(s, numbers):
             cta, number, expected = part.cta, part.number, int(threads[part.places[0]])
@@ -146,7 +151,9 @@ class NamedBarriers:
                 )
             barrier.arrived += len(part.lanes)
             if waiting_at is not None:
-                barrier.waiting.append((waiting_at, part.lanes))
+                barrier.waiting.append((waiting_at.block, part.lanes))
+                barrier.arrived_at.append(waiting_at)
+                barrier.divided |= not s.whole_warps
                 barrier.warps.append(part.warps)
             else:
                 clocks = self._launch.clocks
@@ -187,6 +194,10 @@ class NamedBarriers:
         if key in self._votes:
             self._voted[key] = self._votes.pop(key)
         self._released += barrier.waiting
+        if barrier.divided and self._launch.checks:
+            lanes = (numbers for _, numbers in barrier.waiting)
+            arrived = list(zip(barrier.arrived_at, lanes, strict=True))
+            check_warps(self._launch, self._paths, arrived)
         if barrier.waiting:
             several = len(barrier.warps) > 1
             warps = np.unique(np.concatenate(barrier.warps)) if several else barrier.warps[0]

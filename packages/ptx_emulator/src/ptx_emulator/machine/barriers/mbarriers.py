@@ -55,6 +55,8 @@ class Barrier:
     released: Released
     phase: int = 0
     tx: int = 0
+    announced: int = 0  # bytes of the phase in progress
+    arrived: int = 0
     issued: int = 0
     transfers: deque[Transfer] = field(default_factory=deque)
 
@@ -71,13 +73,21 @@ class Barrier:
             return
         self.phase += 1
         self.pending = self.count
+        self.announced = self.arrived = 0
         np.maximum(self.visible, self.released, out=self.visible)
 
     def describe(self) -> str:
         flight = sum(transfer.nbytes for transfer in self.transfers)
-        return (
+        text = (
             f"phase {self.phase} is open, {self.pending} of {self.count} arrivals pending, "
             f"{self.tx} transaction bytes expected, {flight} in flight"
+        )
+        if self.tx == 0 or flight:
+            return text
+        wrong = "large, or copies are missing" if self.tx > 0 else "small"
+        return (
+            f"{text}. expect_tx announced {self.announced} bytes and copies brought "
+            f"{self.arrived}: it is {abs(self.tx)} bytes too {wrong}"
         )
 
 
@@ -308,6 +318,7 @@ class MBarriers:
 
     def _expect(self, barrier: Barrier, tx: int, thread: Thread, addr: Array) -> None:
         barrier.tx += tx
+        barrier.announced += tx
         if abs(barrier.tx) > MAX_COUNT:
             detail = f"{barrier.tx} transaction bytes expected; the limit is {MAX_COUNT}"
             self._launch.findings.report_thread("mbarrier-overflow", detail, thread, addr)
@@ -334,6 +345,7 @@ class MBarriers:
             transfer = barrier.transfers.popleft()
             transfer.land()
             barrier.tx -= transfer.nbytes
+            barrier.arrived += transfer.nbytes
             barrier.released[:, agent] = transfer.epoch
             if barrier.tx < 0:
                 self._report_excess(barrier, transfer)

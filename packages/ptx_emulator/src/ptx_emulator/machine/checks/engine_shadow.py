@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Thread
-from ptx_emulator.machine.checks.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
+from ptx_emulator.machine.checks import explain
+from ptx_emulator.machine.checks.shadow import UNSYNCED, Shadow, pc_of
 from ptx_emulator.machine.checks.shadow_state import (
     COLLECTIVE,
     LANE_BITS,
@@ -46,18 +47,24 @@ class EngineShadow(Shadow):
         late = writers.epoch > seen[writers.agent]
         late &= ~_by_thread(thread, writers.agent, writers.tag)
         if late.any():
-            agent_before, other = int(writers.agent[late][0]), pc_of(writers.tag[late])
-            where = chunks[late.any(axis=1)]
-            self._report_overwrite(thread, "written", agent_before, where, other)
+            before = int(writers.agent[late][0]), int(writers.tag[late][0])
+            self._report_overwrite(thread, "written", before, chunks[late.any(axis=1)])
         known = self._seen_of_readers(seen)
         for reader in np.flatnonzero(self._latest_read > known).tolist():
-            read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
+            read, tags, _ = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
             agent_before = int(self._readers[reader])
             read &= ~_by_thread(thread, agent_before, tags)
             if read.any():
-                other = pc_of(tags[read])
-                self._report_overwrite(thread, "read", agent_before, chunks[read], other)
+                before = agent_before, int(tags[read][0])
+                self._report_overwrite(thread, "read", before, chunks[read])
         state.write_range(first, last, agent, epoch, tag)
+
+    def load_of(self, chunk: int) -> int | None:
+        """The instruction whose bulk load wrote a flat chunk last; None if another access did."""
+        state = self._state
+        if state.epoch[chunk] <= 0 or state.agent[chunk] < self._clocks.barrier_agent(0):
+            return None
+        return int(state.tag[chunk]) >> LANE_BITS
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""
@@ -129,29 +136,33 @@ class EngineShadow(Shadow):
             if bad.any():
                 where = bad.any(axis=1).reshape(groups, count)
                 lanes = np.isin(sel.warp_id, rows[where.any(axis=1)] % clocks.num_warps)
-                detail, other = self._explain_engine_read(kind, writers, bad)
+                first = int(rows[where.any(axis=1)][0, 0]) % clocks.num_warps // clocks.num_ctas
+                detail, other = self._explain_engine_read(kind, writers, bad, first)
                 self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
 
     def _report_overwrite(
-        self, thread: Thread, did: str, agent: int, chunks: Ints, other_pc: int
+        self, thread: Thread, did: str, before: tuple[int, int], chunks: Ints
     ) -> None:
-        """An engine writes over what an agent, or another lane of the thread's warp, did."""
-        kind = "race"
-        detail = f"write over bytes {did} by {self._clocks.describe(agent)}{UNORDERED}"
+        """An engine writes over what an agent, with a tag, or another lane of the thread's warp,
+        did."""
+        agent, tag = before
+        kind, clocks = "race", self._clocks
+        detail = f"write over bytes {did} by {explain.who(clocks, agent, tag)}"
+        detail += explain.missing(clocks, agent, thread.warp)
         if agent == thread.warp:
             kind = "intra-warp-race"
             detail = f"asynchronous write over bytes another lane of the warp has {did}{UNSYNCED}"
         site = thread.pc, thread.sel, thread.mask
-        self._report_engine(kind, detail, *site, chunks, other_pc)
+        self._report_engine(kind, detail, *site, chunks, tag >> LANE_BITS)
 
     def _explain_engine_read(
-        self, kind: str, writers: Writers, bad: Bools
+        self, kind: str, writers: Writers, bad: Bools, warp: int
     ) -> tuple[str, int | None]:
         if kind == "uninitialised-shared":
             return "asynchronous read of shared memory that nothing was written to", None
-        detail, other = self._explain("asynchronous read of bytes written by", writers, bad)
+        detail, other = self._explain("asynchronous read of bytes written by", writers, bad, warp)
         if kind == "missing-proxy-fence":
-            detail = detail.replace(UNORDERED, ", with no fence.proxy.async in between")
+            detail = f"{detail.split(', with no ')[0]}, with no fence.proxy.async in between"
         return detail, other
 
     def _report_engine(

@@ -117,10 +117,17 @@ class GlobalShadow:
         met: Bools,
         values: Values | None,
     ) -> None:
+        """Stores of one instruction that meet, of several warps or CTAs; they may store the
+        same."""
         where = access.where[lanes]
         meeting = lanes[np.isin(where, where[met])]
+        if values is not None and values.is_mark(meeting):
+            return
         rest = self._report_ctas_at_once(allocation, meeting, access)
-        self._report_warps_at_once(allocation, rest, access, values)
+        if values is not None:
+            rest = rest[~values.agreed(access, rest)]
+        detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
+        self._note("race", f"{detail} at the same time", access, rest, None)
 
     def _store(
         self,
@@ -266,8 +273,10 @@ class GlobalShadow:
                 late = self._without_flags(
                     late, who, cta, agent, touches, np.isin(kind, list(loose)), access.pc
                 )
-            if values is not None and (late & near).any():
-                late &= ~near | ~values.unchanged(access, lanes)[:, None]
+            if values is not None and late.any():
+                stores = (kind == PLAIN) | (kind == STRONG)
+                stores &= near | values.is_mark(lanes)
+                late &= ~(stores & values.unchanged(access, lanes)[:, None])
             sides = ((CONFLICT, ~near), ("race", near & ~own), ("intra-warp-race", own))
             for finding, side in sides:
                 if (late & side).any():
@@ -320,15 +329,6 @@ class GlobalShadow:
         self._note(CONFLICT, detail, access, lanes[several], None)
         return lanes[~several]
 
-    def _report_warps_at_once(
-        self, allocation: Allocation, lanes: Ints, access: Access, values: Values | None
-    ) -> None:
-        """Stores of one instruction that meet, of several warps; they may store the same."""
-        if values is not None:
-            lanes = lanes[~values.agreed(access, lanes)]
-        detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
-        self._note("race", f"{detail} at the same time", access, lanes, None)
-
     def _report(
         self,
         kind: str,
@@ -344,7 +344,7 @@ class GlobalShadow:
         cta, agent = divmod(number - self._first_writer - 1, self.agents)
         how = DID.get(tag >> LANE_BITS & KINDS)
         what = f"{did} by {how}" if how else did
-        who = f"CTA {cta} warp {agent % self._launch.warps_per_cta}"
+        who = f"{self._named(cta, agent % self._launch.warps_per_cta)} lane {tag & LANE_MASK}"
         ending = {
             READ_ONLY: "; the read-only cache may hold what was there before the kernel",
             "intra-warp-race": ", in another lane, with no __syncwarp in between",
@@ -354,6 +354,11 @@ class GlobalShadow:
         detail = f"{access.what} of bytes of {_name(allocation)} that {who} {what}{ending}"
         pc = tag >> LANE_BITS + KIND_BITS
         self._note(kind, detail, access, lanes[bad.any(axis=1)], pc)
+
+    def _named(self, cta: int, warp: int) -> str:
+        """A warp, and its CTA in the grid, of a CTA or a cluster that runs as one."""
+        clusters = self._launch.clusters
+        return f"CTA {clusters.cta(cta, warp)} warp {clusters.warp(warp)}"
 
     def _why(self, bad: Bools, lanes: Ints, access: Access, touches: Touches) -> str:
         """What is missing between two CTAs: a flag, or the fences around it."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Access, alone_among
+from ptx_emulator.machine.checks import explain
 from ptx_emulator.machine.checks.accessors import Accessors, Epochs, Read
 from ptx_emulator.machine.checks.direct_shared import DirectShared
 from ptx_emulator.machine.checks.patterns import Pattern
@@ -23,13 +24,14 @@ from ptx_emulator.machine.checks.shadow_state import (
     Tags,
     Writers,
 )
+from ptx_emulator.machine.checks.shared_flags import SharedFlags
+from ptx_emulator.machine.checks.values import Values
 from ptx_emulator.machine.lanes import Selection
 from ptx_emulator.machine.launch.clocks import WARPS_PER_GROUP
 from ptx_emulator.machine.launch.findings import Findings
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.storage.storage import Storage
 
-UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
 MOST_KNOWN = 512  # selections
@@ -44,7 +46,7 @@ class Shadow:
         self._findings: Findings = launch.findings
         self._checks = launch.checks
         self._stride = launch.shared_stride
-        self._atomics = launch.program.atomics
+        self._flags = SharedFlags(launch)
         self._warps_per_cta = launch.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
@@ -143,8 +145,10 @@ class Shadow:
         collective: bool = False,
         agent: Ints | None = None,
         epoch: NDArray[Any] | None = None,
+        values: Values | None = None,
     ) -> None:
-        """A write at flat offsets by the lanes, or for them by `agent` in its `epoch`."""
+        """A write at flat offsets by the lanes, of `values` if they are known, or for them by
+        `agent` in its `epoch`."""
         if not self._checks:
             return
         who, offsets = self._accessors(access)
@@ -161,14 +165,17 @@ class Shadow:
         before = state.epoch.take(chunks)
         known = self._clocks.seen.reshape(-1).take(state.agent.take(chunks) + who.clock_row)
         if (before > known).any() or (before < 0).any():
-            self._inspect_overwrite(access, who, offsets)
+            self._inspect_overwrite(access, who, offsets, values)
         self._check_readers(access, who, offsets)
         tags = (COLLECTIVE if collective else who.lane) + (access.pc << LANE_BITS)
         clash = state.write(offsets, access.nbytes, agents, epochs, tags)
         if clash.any():
-            self._report_clash(access, clash)
+            self._report_clash(access, clash, values)
 
-    def _report_clash(self, access: Access, clash: Bools) -> None:
+    def _report_clash(self, access: Access, clash: Bools, values: Values | None) -> None:
+        """Stores of one instruction that meet, of several warps; they may store the same."""
+        if values is not None:
+            clash = clash & ~values.agreed(access, access.lanes)
         detail = "two warps write the same bytes with one instruction"
         self._report("race", detail, access, clash, access.pc)
 
@@ -186,9 +193,9 @@ class Shadow:
             self._report("uninitialised-shared", detail, access, unset)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
-        late &= ~np.isin(writers.tag >> LANE_BITS, self._atomics)
+        late = self._without_flags(late, access, who, writers)
         if late.any():
-            detail, other = self._explain("atomic on bytes written by", writers, late)
+            detail, other = self._explain("atomic on bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
         self._check_readers(access, who, offsets)
         tags = who.lane + (access.pc << LANE_BITS)
@@ -276,27 +283,45 @@ class Shadow:
             detail = "read of shared memory that nothing was written to"
             self._report("uninitialised-shared", detail, access, unset)
         place = writers.agent + who.clock_row[:, None]
-        late = writers.epoch > clocks.seen.reshape(-1).take(place)
+        unknown = writers.epoch > clocks.seen.reshape(-1).take(place)
+        late = self._without_flags(unknown, access, who, writers)
         if late.any():
-            detail, other = self._explain("read of bytes written by", writers, late)
+            detail, other = self._explain("read of bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
         warp = who.warp[:, None]
         own = (writers.agent == warp) | (writers.agent == clocks.copy_agent(warp))
         own |= writers.agent == clocks.lane_agent(warp)
-        own &= ~late & (writers.epoch > clocks.seen_by_lanes.reshape(-1).take(place))
+        own &= ~unknown & (writers.epoch > clocks.seen_by_lanes.reshape(-1).take(place))
         if not collective:
             own &= (writers.tag & LANE_MASK) != who.lane[:, None]
+        own = self._without_flags(own, access, who, writers)
         if own.any():
             detail = f"read of bytes another lane of the warp wrote{UNSYNCED}"
             other = pc_of(writers.tag[own])
             self._report("intra-warp-race", detail, access, _lanes(own), other)
 
-    def _inspect_overwrite(self, access: Access, who: Accessors, offsets: Ints) -> None:
+    def _without_flags(
+        self, late: Bools, access: Access, who: Accessors, writers: Writers
+    ) -> Bools:
+        """Those of the accesses behind unknown writes that need an order, and get none by flags."""
+        if not late.any():
+            return late
+        late = late & ~self._flags.may_meet(access.pc, writers.tag >> LANE_BITS)
+        return late & ~self._flags.order(late, who.clock_row, writers.agent, writers.epoch)
+
+    def _inspect_overwrite(
+        self, access: Access, who: Accessors, offsets: Ints, values: Values | None
+    ) -> None:
         writers = self._state.last_writers(offsets, access.nbytes)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
+        late = self._without_flags(late, access, who, writers)
+        if values is not None and late.any():
+            stores = writers.agent < self._lane_agents
+            stores &= ~np.isin(writers.tag >> LANE_BITS, self._flags.atomics)
+            late &= ~(stores & values.unchanged(access, access.lanes)[:, None])
         if late.any():
-            detail, other = self._explain("write over bytes written by", writers, late)
+            detail, other = self._explain("write over bytes written by", writers, late, who)
             self._report("race", detail, access, _lanes(late), other)
 
     def _check_readers(self, access: Access, who: Accessors, offsets: Ints) -> None:
@@ -307,27 +332,43 @@ class Shadow:
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
                 agents = self._agents_of_reader(reader)
                 known = seen.take(who.clock_row[:, None] + agents).min(axis=1)
-                late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
+                late, tags, epochs = self._state.late_reads(reader, offsets, access.nbytes, known)
+                reads = int(self._readers[reader]), tags, epochs
+                late = self._unflagged_reads(late, access, who, reads)
                 if late.any():
-                    detail, other = self._explain_reader(reader, tags[late])
+                    agent = np.full((late.size, 1), self._readers[reader])
+                    readers = Writers(epochs[:, None], agent, tags[:, None])
+                    what = "write over bytes read by"
+                    detail, other = self._explain(what, readers, late[:, None], who)
                     self._report("race", detail, access, late, other)
         for agent in (who.warp, clocks.lane_agent(who.warp)):
             own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
             if (self._latest_lane_read.take(agent) > own).any():
-                late, tags = self._state.late_reads(agent, offsets, access.nbytes, own)
+                late, tags, epochs = self._state.late_reads(agent, offsets, access.nbytes, own)
                 lane = tags & LANE_MASK
                 late &= (lane != COLLECTIVE) & (lane != who.lane)
+                late = self._unflagged_reads(late, access, who, (agent, tags, epochs))
                 if late.any():
                     detail = f"write over bytes another lane of the warp read{UNSYNCED}"
                     self._report("intra-warp-race", detail, access, late, pc_of(tags[late]))
 
-    def _explain(self, what: str, writers: Writers, bad: Bools) -> tuple[str, int]:
-        agent = self._clocks.describe(int(writers.agent[bad][0]))
-        return f"{what} {agent}{UNORDERED}", pc_of(writers.tag[bad])
+    def _unflagged_reads(
+        self, late: Bools, access: Access, who: Accessors, reads: tuple[Ints | int, Tags, Epochs]
+    ) -> Bools:
+        """Like `_without_flags`, behind unknown reads: agents, tags and epochs, one a lane."""
+        agent, tags, epochs = (np.broadcast_to(field, late.shape)[:, None] for field in reads)
+        return self._without_flags(late[:, None], access, who, Writers(epochs, agent, tags))[:, 0]
 
-    def _explain_reader(self, reader: int, tags: Tags) -> tuple[str, int]:
-        agent = self._clocks.describe(int(self._readers[reader]))
-        return f"write over bytes read by {agent}{UNORDERED}", pc_of(tags)
+    def _explain(
+        self, what: str, others: Writers, bad: Bools, warps: Accessors | int
+    ) -> tuple[str, int]:
+        """What happened to bytes that others accessed, [lanes, parts], by warps or one warp."""
+        lane, part = (int(index[0]) for index in np.nonzero(bad))
+        warp = warps if isinstance(warps, int) else int(warps.warp[lane])
+        agent, tag = int(others.agent[lane, part]), int(others.tag[lane, part])
+        clocks = self._clocks
+        detail = f"{what} {explain.who(clocks, agent, tag)}{explain.missing(clocks, agent, warp)}"
+        return detail, tag >> LANE_BITS
 
     def _report(
         self, kind: str, detail: str, access: Access, bad: Bools, other_pc: int | None = None

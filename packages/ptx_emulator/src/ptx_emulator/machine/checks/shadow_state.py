@@ -78,7 +78,7 @@ class ShadowState:
         self.num_chunks = num_bytes // CHUNK
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
-        self._tag: Tags = np.zeros(self.num_chunks, np.int32)
+        self.tag: Tags = np.zeros(self.num_chunks, np.int32)
         self._read_epoch: Epochs = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._read_tag: Tags = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._warps = warps
@@ -89,9 +89,9 @@ class ShadowState:
         """The writers of chunks and of units, as they stand in a frame of native code."""
         fine = self._units
         if fine is None:
-            return (self.epoch, self.agent, self._tag, 0, 0, 0, 0)
+            return (self.epoch, self.agent, self.tag, 0, 0, 0, 0)
         units = fine.epoch, fine.agent, fine.tag, fine.size.bit_length() - 1
-        return (self.epoch, self.agent, self._tag, *units)
+        return (self.epoch, self.agent, self.tag, *units)
 
     def frame_of_reads(self) -> tuple[Any, ...]:
         """How many units there are, and the reads of chunks and of units."""
@@ -121,7 +121,7 @@ class ShadowState:
         chunks = offsets // CHUNK
         epoch = self.epoch.take(chunks)[:, None]
         agent = self.agent.take(chunks)[:, None]
-        tag = self._tag.take(chunks)[:, None]
+        tag = self.tag.take(chunks)[:, None]
         split = epoch == SPLIT
         if self._units is None or not split.any():
             return Writers(epoch, agent, tag)
@@ -141,7 +141,7 @@ class ShadowState:
         if nbytes == CHUNK:
             self.epoch[chunks] = epochs
             self.agent[chunks] = agents
-            self._tag[chunks] = tags
+            self.tag[chunks] = tags
             clash: Bools = self.agent.take(chunks) != agents
             return clash
         self.prepare(nbytes)
@@ -158,7 +158,7 @@ class ShadowState:
         """Record that an engine writes chunks `first` .. `last - 1`."""
         self.epoch[first:last] = epoch
         self.agent[first:last] = agent
-        self._tag[first:last] = tag
+        self.tag[first:last] = tag
 
     def read(self, read: Read) -> None:
         """Record reads by NumPy: chunks that warps read as a whole, or what single lanes did."""
@@ -199,21 +199,29 @@ class ShadowState:
 
     def late_reads(
         self, readers: Ints | int, offsets: Ints, nbytes: int, known: NDArray[Any]
-    ) -> tuple[Bools, Tags]:
-        """Which bytes a reader (one for all, or one a lane) read after `known`, with the tags."""
+    ) -> tuple[Bools, Tags, Epochs]:
+        """Which bytes a reader (one for all, or one a lane) read after `known`, with the tags and
+        the epochs of these reads."""
         place = readers * self.num_chunks + offsets // CHUNK
-        late = self._read_epoch.take(place) > known
+        epochs = self._read_epoch.take(place)
+        late = epochs > known
         tags = self._read_tag.take(place)
         fine = self._units
         if fine is None or not fine.any_read or not np.all(np.less(readers, self._warps)):
-            return late, tags
+            return late, tags, epochs
         self.prepare(nbytes)
         parts = fine.of(offsets, nbytes)
         parts = np.reshape(readers, (-1, 1)) * fine.epoch.size + parts
-        late_parts = fine.read_epoch.reshape(-1).take(parts) > np.reshape(known, (-1, 1))
+        fine_epochs = fine.read_epoch.reshape(-1).take(parts)
+        late_parts = fine_epochs > np.reshape(known, (-1, 1))
         part = late_parts.argmax(axis=1)[:, None]
         fine_tags = np.take_along_axis(fine.read_tag.reshape(-1).take(parts), part, axis=1)
-        return late | late_parts.any(axis=1), np.where(late, tags, fine_tags[:, 0])
+        fine_epochs = np.take_along_axis(fine_epochs, part, axis=1)
+        return (
+            late | late_parts.any(axis=1),
+            np.where(late, tags, fine_tags[:, 0]),
+            np.where(late, epochs, fine_epochs[:, 0]),
+        )
 
     def _split(self, fine: _Units, chunks: Ints) -> None:
         if chunks.size == 0:
@@ -221,7 +229,7 @@ class ShadowState:
         parts = fine.of(chunks * CHUNK, CHUNK)
         fine.epoch[parts] = self.epoch[chunks][:, None]
         fine.agent[parts] = self.agent[chunks][:, None]
-        fine.tag[parts] = self._tag[chunks][:, None]
+        fine.tag[parts] = self.tag[chunks][:, None]
         self.epoch[chunks] = SPLIT
         self.agent[chunks] = 0
 

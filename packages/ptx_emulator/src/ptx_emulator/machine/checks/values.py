@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stores change: threads that store the same, or what is there already, do not race."""
+"""What stores change: threads that store the same, or what is there already, do not race.
+
+Threads of several CTAs may store the same mark: one value that all threads of the instruction
+store. The same rows of results in two CTAs are a mistake of their tiles, though.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ class Values(NamedTuple):
         pairs = zip(self.words, there, strict=True)
         same: Bools = np.logical_and.reduce([mine[lanes] == old for mine, old in pairs])
         return same
+
+    def is_mark(self, lanes: Ints) -> bool:
+        """Whether all lanes store one value."""
+        return all(bool((word[lanes] == word[lanes[:1]]).all()) for word in self.words)
 
     def agreed(self, access: Access, lanes: Ints) -> Bools:
         """Which lanes store the same as all that meet them."""

@@ -44,6 +44,9 @@ class Clocks:
 
     def __init__(self, program: Program, geometry: Geometry) -> None:
         self._lanes = geometry.lanes
+        self._clusters = geometry.clusters
+        arrives = any(i.parts[0] == "mbarrier" for i in program.kernel.instructions)
+        self.barriers = "barrier or mbarrier" if arrives else "barrier"  # that threads may meet at
         self.num_ctas = geometry.num_ctas
         self.num_warps = geometry.num_warps
         self.warps_per_cta = geometry.warps_per_cta
@@ -91,17 +94,41 @@ class Clocks:
 
     def describe(self, agent: int) -> str:
         """An agent in words."""
-        if agent < self.warps_per_cta:
-            return f"warp {agent}"
-        if agent < self._copies:
-            return f"one lane of warp {agent - self.warps_per_cta}"
-        if agent < self._barriers:
-            return f"cp.async of warp {agent - self._copies}"
-        if agent < self._wgmma:
+        warp = self.warp_of(agent)
+        if warp is None:
             return f"a bulk load on mbarrier slot {agent - self._barriers}"
+        number, rank = self._clusters.warp(warp), self.rank_of(warp)
+        where = f" of cluster rank {rank}" if self._clusters.size > 1 else ""
+        if agent < self.warps_per_cta:
+            return f"warp {number}{where}"
+        if agent < self._copies:
+            return f"one lane of warp {number}{where}"
+        if agent < self._barriers:
+            return f"cp.async of warp {number}{where}"
         if agent < self._bulk:
-            return f"wgmma of warpgroup {(agent - self._wgmma) // WARPS_PER_GROUP}"
-        return f"a bulk store of warp {agent - self._bulk}"
+            return f"wgmma of warpgroup {number // WARPS_PER_GROUP}{where}"
+        return f"a bulk store of warp {number}{where}"
+
+    def warp_of(self, agent: int) -> int | None:
+        """The warp that an agent belongs to; None of an mbarrier."""
+        if self._barriers <= agent < self._wgmma:
+            return None
+        starts = (0, self.warps_per_cta, self._copies, self._wgmma, self._bulk)
+        return agent - max(start for start in starts if start <= agent)
+
+    def rank_of(self, warp: int) -> int:
+        """The rank in its cluster of the CTA of a warp."""
+        return int(self._clusters.rank(warp))
+
+    def wait_for(self, agent: int) -> str | None:
+        """What waits for an engine, or for a copy; None of threads."""
+        if agent < self._copies:
+            return None
+        if agent < self._barriers:
+            return "cp.async.wait_group"
+        if agent < self._wgmma:
+            return "wait for its mbarrier"
+        return "wgmma.wait_group" if agent < self._bulk else "cp.async.bulk.wait_group"
 
     def epochs(self, warp_ids: NDArray[np.int64]) -> Clock:
         """The epochs of warps, which those of their single lanes are too."""

@@ -27,19 +27,27 @@ class Finding:
     lane: int | None  # and its lane in the warp
     address: int | None  # the address that this lane accessed
     ptx_line: int | None  # the line of the PTX
-    source: str | None  # file:line of the CUDA source and of its caller
+    source: str | None  # file:line of the CUDA source and of all its callers
     other_ptx_line: int | None  # the line of the other access, if there is one
     other_source: str | None  # its file:line
     count: int  # how many lanes made the same error at the same instruction
+    rank: int | None = None  # of the first lane's CTA in its cluster, if it has others
 
     def __str__(self) -> str:
-        who = "" if self.cta is None else f" by CTA {self.cta} warp {self.warp} lane {self.lane}"
+        rank = "" if self.rank is None else f" (cluster rank {self.rank})"
+        who = f" by CTA {self.cta}{rank} warp {self.warp} lane {self.lane}"
+        who = "" if self.cta is None else who
         address = "" if self.address is None else f", address {self.address:#x}"
         text = f"[{self.kind}] {self.kernel} {_place(self.ptx_line, self.source)}{who}{address}"
         text += f": {self.detail}"
         if self.other_ptx_line is not None:
             text += f"; the other access: {_place(self.other_ptx_line, self.other_source)}"
         return f"{text} (x{self.count})"
+
+    @property
+    def user_source(self) -> str | None:
+        """file:line in the kernel itself, wherever the function that was inlined there is."""
+        return None if self.source is None else self.source.split(", called from ")[-1]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary for JSON."""
@@ -107,6 +115,7 @@ class Findings:
             other_ptx_line=other_ptx_line,
             other_source=other_source,
             count=count,
+            rank=None if sel is None or self._clusters.size == 1 else self._clusters.rank(warp),
         )
 
     def report_thread(

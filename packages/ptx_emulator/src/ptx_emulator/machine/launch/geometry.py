@@ -13,6 +13,7 @@ from ptx_emulator.machine.clusters import Clusters, Shape, coordinates
 from ptx_emulator.machine.lanes import WARP_SIZE
 from ptx_emulator.machine.storage.owners import shared_owners
 from ptx_emulator.program.program import Program
+from ptx_emulator.types import ENVIRONMENT
 
 ALL_LANES = (1 << WARP_SIZE) - 1
 MOST_KEPT = 16  # geometries
@@ -42,6 +43,7 @@ class Geometry:
         self.special_registers = {
             name: self._of_all(self._special_register(name), np.uint32)
             for name in program.special_registers
+            if name not in ENVIRONMENT
         }
         self.constants = [self._of_all(value, value.dtype) for value in program.constant_arrays]
 

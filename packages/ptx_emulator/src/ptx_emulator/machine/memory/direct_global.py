@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Ints, Mask
+from ptx_emulator.machine.checks.flights import Flights
 from ptx_emulator.machine.lanes import GLOBAL_BASE, Selection
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.storage.allocation import Allocation
@@ -44,6 +45,7 @@ class Data(Protocol):
 
     owners: Owners
     memory: GlobalMemory
+    flights: Flights
 
     @property
     def storage(self) -> Storage: ...
@@ -81,6 +83,8 @@ class DirectGlobal:
         if site is None:
             return None
         allocation, how = site.allocation, RECORD if site.tracked else 0
+        if self._memory.flights.over(allocation):
+            return None
         if allocation.newest > self._first_writer:
             how |= NO_WRITES if site.read_only else WRITES
         if not allocation.filled:

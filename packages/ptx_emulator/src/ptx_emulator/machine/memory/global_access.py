@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Access, Bools, Ints, Mask
 from ptx_emulator.machine.arithmetic.atomics import apply_atomic
+from ptx_emulator.machine.checks.flights import Flights
 from ptx_emulator.machine.checks.global_shadow import ADDITION, ATOMIC, GlobalShadow
 from ptx_emulator.machine.checks.kernel_before import KernelBefore
 from ptx_emulator.machine.checks.values import Values
-from ptx_emulator.machine.lanes import GLOBAL_BASE, Selection
+from ptx_emulator.machine.lanes import (
+    GLOBAL_BASE,
+    LOCAL_BASE,
+    PARAM_BASE,
+    SHARED_BASE,
+    Selection,
+)
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.direct_global import DirectGlobal
 from ptx_emulator.machine.memory.memory import Memory
@@ -23,6 +30,11 @@ from ptx_emulator.machine.storage.allocation import Allocation
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.storage import Storage
 
+WINDOWS = (  # of addresses that are no global ones
+    (0, SHARED_BASE, "the pointer is null"),
+    (SHARED_BASE, LOCAL_BASE, "a pointer to shared memory is taken for one to global memory"),
+    (LOCAL_BASE, PARAM_BASE, "a pointer to a local variable is taken for one to global memory"),
+)
 USES = {"cp.async": "load"}  # accesses that are a use under another name
 
 
@@ -53,6 +65,7 @@ class GlobalAccess(Memory):
         self._kernel_before = kernel_before
         memory.last_launch = memory.writers
         memory.writers += self._shadow.num_writers
+        self.flights = Flights(launch)
         self._covering: Allocation | None = None  # where the last access was looked for
         self._within: _Within | None = None  # what was resolved last
         self._uses: dict[int, set[str]] = {}  # what was done to each allocation
@@ -137,7 +150,9 @@ class GlobalAccess(Memory):
     def check_read(self, access: Access) -> None:
         """Look at a read that is resolved: was everything written, and by whom?"""
         for allocation, lanes in self._by_allocation(access):
-            if not allocation.filled:
+            if self.flights.over(allocation):
+                self.flights.check(allocation, lanes, access)
+            elif not allocation.filled:
                 self._check_written(allocation, lanes, access)
             self._kernel_before.check(allocation, lanes, access)
             tracked = self.may_be_written(allocation)
@@ -150,6 +165,7 @@ class GlobalAccess(Memory):
         if allocation is None:
             return False
         written = allocation.newest > self._first_writer or self.may_be_written(allocation)
+        written |= self.flights.over(allocation)
         return written or not allocation.filled or self._kernel_before.watched
 
     def check_write(self, access: Access, values: Values | None = None) -> None:
@@ -179,7 +195,8 @@ class GlobalAccess(Memory):
     ) -> NDArray[Any]:
         """The value before; accesses to one address happen in the order of the lanes.
 
-        They order the threads that make them if somebody looks at the value before.
+        They order the threads that make them if somebody looks at the value before. Otherwise they
+        publish, as `reduce` does.
         """
         access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
         resolved = self.resolve(access)
@@ -188,7 +205,9 @@ class GlobalAccess(Memory):
         before[resolved.lanes] = self.change(resolved, op, type, (value,), compare, kind)
         if self._checks:
             self._counters.global_access(access)
-            if ordered and value.dtype.kind != "f":
+            if not ordered:
+                self._publish(resolved, value)
+            elif value.dtype.kind != "f":
                 self._shadow.meet(resolved)
         return before
 
@@ -206,11 +225,14 @@ class GlobalAccess(Memory):
         access = Access(sel, addr, values[0].dtype.itemsize * len(values), mask, pc, "atomic")
         resolved = self.resolve(access)
         self.change(resolved, op, type, values)
-        if not self._checks:
-            return
-        self._counters.global_access(access)
-        if values[0].dtype.kind != "f" and (self._fenced or self._shadow.ordering(pc).releases):
-            self._shadow.publish(resolved, adds=True)
+        if self._checks:
+            self._counters.global_access(access)
+            self._publish(resolved, values[0])
+
+    def _publish(self, access: Access, value: NDArray[Any]) -> None:
+        """Atomics of whole numbers, whose results nobody sees, may be flags."""
+        if value.dtype.kind != "f" and (self._fenced or self._shadow.ordering(access.pc).releases):
+            self._shadow.publish(access, adds=True)
 
     def change(
         self,
@@ -259,6 +281,9 @@ class GlobalAccess(Memory):
         return inside
 
     def outside(self, offset: int) -> str:
+        for begin, end, what in WINDOWS:
+            if begin <= offset + GLOBAL_BASE < end:
+                return f"outside of what is allocated: {what}"
         return "outside of what is allocated"
 
     def _by_allocation(self, access: Access) -> Iterator[tuple[Allocation, Ints]]:

@@ -32,7 +32,7 @@ class PrivateMemory(Memory):
     @cached_property
     def storage(self) -> Storage:  # most kernels use none
         size = max(self._size, self._stride * len(self._numbers), CHUNK)
-        storage = Storage(size, poisoned=True)
+        storage = Storage(size)
         if self._of_all is not None:
             storage.bytes[: self._size] = np.frombuffer(self._of_all, np.uint8)
         return storage

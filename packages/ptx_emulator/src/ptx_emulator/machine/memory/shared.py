@@ -15,26 +15,27 @@ from ptx_emulator.machine.arithmetic.atomics import apply_atomic
 from ptx_emulator.machine.checks.direct_shared import MOST_VALUES, NO_VALUES
 from ptx_emulator.machine.checks.engine_shadow import EngineShadow
 from ptx_emulator.machine.checks.patterns import Pattern
+from ptx_emulator.machine.checks.values import Values
 from ptx_emulator.machine.checks.visits import Visits
 from ptx_emulator.machine.clusters import WINDOW, map_address, rank_of
 from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.launch.clocks import Released
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.memory import Memory
-from ptx_emulator.machine.storage.storage import CHUNK, Storage
+from ptx_emulator.machine.storage.storage import CHUNK, POISON, Storage
 
 OBJECT = 8  # bytes of an mbarrier
 MOST_PATTERNS = 2048  # that a selection remembers
 
 
 class SharedMemory(EngineShadow, Memory):
-    """One flat array, CTA after CTA; it starts poisoned."""
+    """One flat array, CTA after CTA; it starts with words `fill` that mean nothing."""
 
     space = "shared"
     base = SHARED_BASE
 
-    def __init__(self, launch: Launch) -> None:
-        self._storage = Storage(max(launch.shared_bytes, CHUNK), poisoned=True)
+    def __init__(self, launch: Launch, fill: np.uint32 = POISON) -> None:
+        self._storage = Storage(max(launch.shared_bytes, CHUNK), fill)
         super().__init__(launch, self._storage)
         self.owners = launch.shared_owners
         self._counters = launch.counters
@@ -43,6 +44,7 @@ class SharedMemory(EngineShadow, Memory):
         self._visits = Visits(launch)
         self._patterns: dict[Selection, dict[Hashable, Pattern]] = {}
         self._met: dict[int, Released] = {}
+        self.layouts: dict[int, set[tuple[int, int]]] = {}  # of boxes: swizzle, bytes of a row
         self._objects: Bools | None = None  # units of 8 bytes that hold an mbarrier
         self.bytes = self.storage.bytes
         self.words = self.storage.words
@@ -108,6 +110,10 @@ class SharedMemory(EngineShadow, Memory):
     def load(
         self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
     ) -> tuple[NDArray[Any], ...]:
+        if self._checks and self._flags.strong(pc):
+            access = self.read(Access(sel, addr, size * n, mask, pc, "load"))
+            self._flags.observe(access)
+            return self.storage.gather(access.where, size, n)
         found = self.direct_read(sel, addr, size * n, mask, (pc,), False, size)
         if found is None or found[1] is None:
             return super().load(sel, addr, size, n, mask, pc)
@@ -129,8 +135,10 @@ class SharedMemory(EngineShadow, Memory):
         collective: bool = False,
         agent: Ints | None = None,
         epoch: Ints | None = None,
+        values: Values | None = None,
     ) -> Access:
-        """A write of lanes, or of the copy engines of their warps, which poison the bytes."""
+        """A write of lanes, of `values` if they are known, or of the copy engines of their warps,
+        which poison the bytes."""
         resolved = self.direct_write(access, collective, epoch) if self._checks else None
         if resolved is not None:
             return resolved
@@ -138,7 +146,7 @@ class SharedMemory(EngineShadow, Memory):
             pattern = self._pattern(access)
             resolved = pattern.access
             self._check_objects(resolved)
-            self.check_write(resolved, collective, agent, epoch)
+            self.check_write(resolved, collective, agent, epoch, values)
             self._counters.add_shared(access.pc, pattern.counts)
         else:
             resolved = self.resolve(access)
@@ -155,13 +163,17 @@ class SharedMemory(EngineShadow, Memory):
         mask: Mask,
         pc: int,
     ) -> None:
-        if self._checks and len(values) <= MOST_VALUES:
-            access = Access(sel, addr, size * len(values), mask, pc, "store")
+        access = Access(sel, addr, size * len(values), mask, pc, "store")
+        strong = self._checks and self._flags.strong(pc)
+        if self._checks and not strong and len(values) <= MOST_VALUES:
             given = (*values, *NO_VALUES[len(values) :])
             if self.direct_write(access, values=given) is not None:
                 self.storage.changes += 1
                 return
-        super().store(sel, addr, size, values, mask, pc)
+        resolved = self.write(access, values=Values(values, self.storage))
+        self.storage.scatter(resolved.where, size, values, resolved.mask)
+        if strong:
+            self._flags.publish(resolved, adds=False)
 
     def direct_read(
         self,
@@ -212,7 +224,9 @@ class SharedMemory(EngineShadow, Memory):
             if epochs is not None:
                 agents = self._clocks.copy_agent(sel.warp[resolved.lanes])
             last = self._state.last_writers(places[resolved.lanes], nbytes).agent
-            self._report_clash(resolved, (last != agents[:, None]).any(axis=1))
+            words = [word for word in values if word is not None]
+            stored = Values(words, self.storage) if words else None
+            self._report_clash(resolved, (last != agents[:, None]).any(axis=1), stored)
         return resolved
 
     def _spread(self, sel: Selection, places: Ints, mask: Mask) -> Ints:
@@ -323,7 +337,9 @@ class SharedMemory(EngineShadow, Memory):
             self._check_objects(resolved)
             if ordered:
                 self._meet(resolved)
+                self._flags.observe(resolved)
             self.check_atomic(resolved)
+            self._flags.publish(resolved, adds=True)
         return resolved
 
     def _apply(

@@ -80,7 +80,8 @@ class Allocation:
     def copied(self) -> Allocation:
         """The allocation as it is now."""
         same = copy(self)
-        same._writes = self._writes.copied()
+        untouched = _Record.of_nobody(self._num_parts)
+        same._writes = self._writes.copied() if self.newest else untouched
         same._reads = None if self._reads is None else self._reads.copied()
         return same
 
@@ -98,6 +99,14 @@ class Allocation:
         parts = self._parts(offsets, nbytes)
         unwritten: Bools = (self._writes.last.number.take(parts) == 0).any(axis=1)
         return unwritten
+
+    def count_unwritten(self, size: int) -> int:
+        """How many elements of `size` bytes have bytes that neither the host nor a kernel wrote."""
+        unset = self._writes.last.number == 0
+        if self.filled or not unset.any():
+            return 0
+        of_bytes = unset.repeat(self._part)[: self.end - self.start]
+        return int(np.count_nonzero(of_bytes.reshape(-1, size).any(axis=1)))
 
     def writes(self, offsets: Ints, nbytes: int) -> tuple[Touches, Touches]:
         """The last writes of the parts of accesses, [lanes, parts]: by somebody, by another."""

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.lanes import GLOBAL_BASE
 from ptx_emulator.machine.storage.allocation import Allocation
-from ptx_emulator.machine.storage.storage import POISON, Storage
+from ptx_emulator.machine.storage.storage import POISON, ZERO, Storage
 from ptx_emulator.ptx.model import Variable
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
@@ -34,12 +34,13 @@ class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
     def __init__(self, capacity: int = 1 << 16) -> None:
-        self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
+        self._storage = Storage(max(capacity, 2 * GAP), fill=ZERO)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
+        self.tensor_maps: dict[int, Any] = {}  # that lie in it, by their addresses
         self.writers = 0  # agents of all launches so far
         self.last_launch = 0  # those of all launches but the last one
 
@@ -106,6 +107,8 @@ class GlobalMemory:
         """Return a copy of an array inside one allocation."""
         start = address - GLOBAL_BASE
         size = prod(shape) * np.dtype(dtype).itemsize
+        if size == 0:
+            return np.zeros(tuple(shape), dtype)
         allocation = self.find(start)
         if allocation is None or start + size > allocation.end:
             raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
@@ -141,5 +144,8 @@ class GlobalMemory:
         size = old.bytes.size
         while size < self._top:
             size *= 2
-        self._storage = Storage(size, poisoned=False)
+        try:
+            self._storage = Storage(size, fill=ZERO)
+        except (MemoryError, ValueError):
+            raise EmulatorError(f"{self._top} bytes of global memory do not fit here") from None
         self._storage.bytes[: old.bytes.size] = old.bytes

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 POISON = np.uint32(0x7FFF7FFF)  # NaN as two fp16, as two bf16 and as one fp32
+ZERO = np.uint32(0)
 CHUNK = 16
 LARGE = 1 << 20  # bytes
 
@@ -34,9 +35,9 @@ def sparse_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 class Storage:
-    """A flat byte array that starts poisoned or zero; `chunks` moves 16 bytes as one number."""
+    """A flat byte array of equal words at first; `chunks` moves 16 bytes as one number."""
 
-    def __init__(self, num_bytes: int, poisoned: bool) -> None:
+    def __init__(self, num_bytes: int, fill: np.uint32 = POISON) -> None:
         self.changes = 0  # stores and atomics so far, without those that changed nothing
         self.bytes: NDArray[np.uint8] = np.zeros(-(-num_bytes // CHUNK) * CHUNK, np.uint8)
         self.views: dict[int, NDArray[Any]] = {
@@ -44,8 +45,8 @@ class Storage:
         }
         self.words: NDArray[np.uint32] = self.views[4]
         self.chunks: NDArray[np.complex128] = self.views[CHUNK]
-        if poisoned:
-            self.words[:] = POISON
+        if fill:
+            self.words[:] = fill
 
     def gather(self, offsets: NDArray[np.int64], size: int, count: int) -> tuple[NDArray[Any], ...]:
         """`count` unsigned values of `size` bytes at every offset."""

@@ -128,36 +128,43 @@ class MatrixUnit:
         )
         return left, right
 
+    def transposed(self, sel: Selection, words: Words) -> Words:
+        """movmatrix: the transpose of an 8x8 matrix of 16 bits that the warp holds."""
+        _need_whole_warps(sel, "movmatrix")
+        halves = np.ascontiguousarray(words).view(np.uint16).reshape(-1, ROWS, ROWS)
+        turned: Words = np.ascontiguousarray(halves.transpose(0, 2, 1)).view(np.uint32)
+        return turned.reshape(-1)
+
     def mma_at_once(
         self,
         sel: Selection,
-        depth: int,
+        shape: tuple[int, int],
         a_type: str,
         b_type: str,
         a: Sequence[Words],
         b: Sequence[Words],
         c: Sequence[NDArray[Any]],
     ) -> list[NDArray[Any]]:
-        """One product of 16 x `depth` by `depth` x 8 elements; sums as wide as `c` has them.
+        """One product of rows x depth, the `shape`, by depth x 8; sums as wide as `c` has them.
 
         Four lanes hold a row of A, or a column of B, in their registers: first of the one half of
         the rows, then of the other, block after block along the depth.
         """
         _need_whole_warps(sel, "mma")
-        warps = sel.num_warps
+        warps, (rows, depth) = sel.num_warps, shape
         left, right = elements(np.stack(a), a_type), elements(np.stack(b), b_type)
         width = left.shape[-1]
         blocks = depth // (4 * width)
-        left = left.reshape(blocks, 2, warps, 8, 4, width).transpose(2, 1, 3, 0, 4, 5)
+        left = left.reshape(blocks, -1, warps, 8, 4, width).transpose(2, 1, 3, 0, 4, 5)
         right = right.reshape(blocks, warps, 8, 4, width).transpose(1, 0, 3, 4, 2)
-        product = np.matmul(left.reshape(warps, MMA_M, depth), right.reshape(warps, depth, MMA_N))
-        self._launch.counters.tensor_operations += 2 * MMA_M * MMA_N * depth * warps
-        pairs = product.reshape(warps, 2, 8, 4, 2)
-        if len(c) == 2:  # of two 16-bit floats each
+        product = np.matmul(left.reshape(warps, rows, depth), right.reshape(warps, depth, MMA_N))
+        self._launch.counters.tensor_operations += 2 * rows * MMA_N * depth * warps
+        pairs = product.reshape(warps, rows // 8, 8, 4, 2)
+        if c[0].dtype == np.uint32:  # of two 16-bit floats each
             sums = pairs.transpose(1, 0, 2, 3, 4).reshape(2, -1)
             before = np.stack(c).view(np.float16).astype(sums.dtype)
             return list((sums + before).astype(np.float16).view(np.uint32))
-        by_register = pairs.transpose(1, 4, 0, 2, 3).reshape(4, -1)
+        by_register = pairs.transpose(1, 4, 0, 2, 3).reshape(rows // 4, -1)
         return [x.astype(y.dtype) + y for x, y in zip(by_register, c, strict=True)]
 
 

@@ -11,19 +11,27 @@ from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Thread
-from ptx_emulator.machine.arithmetic.numerics import F16_VALUES, element_bytes, to_f32
+from ptx_emulator.machine.arithmetic.numerics import (
+    F16_VALUES,
+    element_bytes,
+    elements,
+    to_f32,
+)
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, swizzle
 from ptx_emulator.machine.lanes import SHARED_BASE, WARP_SIZE, Selection
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.shared import SharedMemory
+from ptx_emulator.machine.tensor_cores.fragments import (
+    DEPTH_BYTES,
+    GROUP_WARPS,
+    ROWS,
+    from_fragments,
+)
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-GROUP_WARPS = 4
-ROWS = 64
 DEPTH = 16  # of 16-bit elements
-DEPTH_BYTES = 32  # of any product
 PATTERN_BYTES = 1024  # the longest period of a swizzle
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
@@ -98,7 +106,7 @@ class Wgmma:
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
         self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
-    def gather(self, sel: Selection, registers: Floats) -> Floats:
+    def gather(self, sel: Selection, registers: Array) -> Array:
         """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
         groups = self._groups(sel)
         eights = len(registers) // 4
@@ -122,7 +130,7 @@ class Wgmma:
         self,
         sel: Selection,
         n: int,
-        dtype: str,
+        types: tuple[str, str],
         a: tuple[Array, ...] | Array,
         b: Array,
         scale_d: bool | Array,
@@ -133,11 +141,11 @@ class Wgmma:
     ) -> Floats:
         """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
         groups = self._groups(sel)
-        right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
+        right = self._operand(sel, groups, b, n, types[1], bool(trans_b), pc)
         if isinstance(a, tuple):
-            left = _from_fragments(a, dtype, sel, groups)
+            left = from_fragments(a, types[0], groups.order)
         else:
-            left = self._operand(sel, groups, a, ROWS, dtype, bool(trans_a), pc)
+            left = self._operand(sel, groups, a, ROWS, types[0], bool(trans_a), pc)
         self._launch.counters.tensor_operations += 2 * ROWS * n * left.shape[-1] * len(groups.warps)
         product: Floats = np.matmul(left, right.transpose(0, 2, 1))
         if isinstance(scale_d, (bool, np.bool_)):
@@ -146,6 +154,34 @@ class Wgmma:
         if keep.all():
             return product + matrix
         return product + np.where(keep[:, None, None], matrix, np.float32(0))
+
+    def multiply_at_once(
+        self,
+        sel: Selection,
+        n: int,
+        types: tuple[str, str],
+        a: tuple[Array, ...] | Array,
+        b: Array,
+        scale_d: bool | Array,
+        trans_a: bool,
+        trans_b: bool,
+        registers: Array,
+        pc: int,
+    ) -> Array:
+        """Accumulators [registers, lanes] after: integers, or two 16-bit floats a register."""
+        count, lanes = registers.shape
+        before = registers.astype(np.float64)
+        if registers.dtype == np.uint32:
+            pairs = elements(np.ascontiguousarray(registers), "f16")
+            before = pairs.transpose(0, 2, 1).reshape(2 * count, lanes)
+        product = (sel, n, types, a, b, scale_d, trans_a, trans_b)
+        after = self.multiply(*product, self.gather(sel, before), pc)
+        sums = self.scatter(sel, after, len(before))
+        if registers.dtype == np.int32:
+            return sums.astype(np.int64).astype(np.int32)
+        halves = sums.astype(np.float16).reshape(count, 2, lanes).transpose(0, 2, 1)
+        words: Array = np.ascontiguousarray(halves).view(np.uint32).reshape(count, lanes)
+        return words
 
     def commit(self, sel: Selection) -> None:
         self._committed[sel.warps] += 1
@@ -256,6 +292,10 @@ class Wgmma:
                 f"{descriptor.span * 8} bytes"
             )
             self._report("wgmma-descriptor", detail, sel, pc)
+        if not transposed and rows > 8 and 0 < descriptor.stride < 8 * descriptor.span:
+            detail = f"descriptor {bits:#x} has a stride of {descriptor.stride} bytes, and 8 rows"
+            detail += f" of its {descriptor.span}-byte swizzle take {8 * descriptor.span}"
+            self._report("wgmma-descriptor", detail, sel, pc)
         whole = descriptor.start - descriptor.start % PATTERN_BYTES
         near = replace(descriptor, start=descriptor.start - whole)
         key = near, rows, transposed
@@ -271,7 +311,41 @@ class Wgmma:
             )
             self._report("shared-out-of-bounds", detail, sel, pc, first)
             return None
+        if self._launch.checks:
+            self._compare(bits, descriptor, addresses, transposed, sel, pc)
         return addresses
+
+    def _compare(
+        self,
+        bits: int,
+        descriptor: Descriptor,
+        addresses: NDArray[np.int64],
+        transposed: bool,
+        sel: Selection,
+        pc: int,
+    ) -> None:
+        """Compare a descriptor with the boxes that lie there now, if tensor copies brought them."""
+        for address in (int(addresses[0]), int(addresses[-1])):
+            load = self._shared.load_of((address + int(sel.shared_base[0])) // CHUNK_BYTES)
+            layouts = self._shared.layouts.get(load, set()) if load is not None else set()
+            if len(layouts) != 1:
+                continue
+            ((span, row),) = layouts
+            detail = f"descriptor {bits:#x} has"
+            if span != descriptor.span:
+                detail += f" {_swizzle_name(descriptor.span)}, and TMA wrote the tile with"
+                detail += f" {_swizzle_name(span)}"
+            elif span == 0 and row != CHUNK_BYTES and not transposed:
+                detail += f" no swizzle, for rows of 16 bytes; TMA wrote rows of {row} bytes"
+            elif span and transposed and descriptor.stride % (8 * span):
+                detail += f" a stride of {descriptor.stride} bytes, and TMA wrote groups of 8 rows"
+                detail += f" {8 * span} bytes apart"
+            else:
+                continue
+            where, thread = np.full(sel.count, address), Thread(sel, 0, pc)
+            report = self._launch.findings.report_thread
+            report("wgmma-descriptor", detail, thread, where, load)
+            return
 
     def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
         if not self._launch.checks:
@@ -314,15 +388,5 @@ class Wgmma:
         self._launch.findings.report_thread(kind, detail, Thread(sel, 0, pc), addresses)
 
 
-def _from_fragments(
-    registers: tuple[Array, ...], dtype: str, sel: Selection, groups: _Groups
-) -> Floats:
-    """A of four registers a lane as [groups, 64, depth]."""
-    size = element_bytes(dtype)
-    in_word, depth = 4 // size, DEPTH_BYTES // size
-    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, in_word), np.float32)
-    for index, register in enumerate(registers):
-        values = to_f32(np.ascontiguousarray(register).view(f"u{size}"), dtype)
-        fragments[:, index & 1, :, index >> 1] = values.reshape(sel.num_warps, 8, 4, in_word)
-    by_warp = fragments.reshape(sel.num_warps, 16, depth)[groups.order]
-    return by_warp.reshape(len(groups.warps), ROWS, depth)
+def _swizzle_name(span: int) -> str:
+    return f"a {span}-byte swizzle" if span else "no swizzle"

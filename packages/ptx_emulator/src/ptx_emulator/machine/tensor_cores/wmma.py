@@ -43,10 +43,10 @@ class Wmma:
         """A matrix of elements of `size` bytes; `stride` is from a row, or column, to the next."""
         places = _places(s, address, stride, shape, by_rows, size)
         run = [memory.load(s, place, size, 1, None, pc)[0] for place in places]
-        if size == 4:
-            return [run[index % len(run)] for index in range(registers)]
-        pairs = ((2 * i % len(run), (2 * i + 1) % len(run)) for i in range(registers))
-        return [run[a].astype(np.uint32) | run[b].astype(np.uint32) << 16 for a, b in pairs]
+        word = max(size, 4)
+        count = registers * word // size
+        elements = np.stack([run[index % len(run)] for index in range(count)], axis=1)
+        return list(elements.view(f"u{word}").T.copy())
 
     def store(
         self,
@@ -62,7 +62,7 @@ class Wmma:
     ) -> None:
         places = _places(s, address, stride, shape, by_rows, size)
         words = np.stack(values, axis=1)
-        run = words if size == 4 else words.view(np.uint16)
+        run = words.view(f"u{size}")
         for index, place in enumerate(places):
             memory.store(s, place, size, (np.ascontiguousarray(run[:, index]),), None, pc)
 
@@ -75,14 +75,14 @@ class Wmma:
         b: Sequence[Array],
         c: Sequence[Array],
     ) -> list[Array]:
-        """The accumulators after; f32 in one register each, or two f16 in one."""
+        """The accumulators after; one in a register each, or two f16 in one."""
         m, n, k = shape
         warps = s.num_warps
         product = np.matmul(_matrix(a, dtype, warps, (m, k)), _matrix(b, dtype, warps, (k, n)))
         self._launch.counters.tensor_operations += 2 * m * n * k * warps
         sums = product.reshape(s.count, -1)
-        if c[0].dtype == np.float32:
-            return list((sums + np.stack(c, axis=1)).T.copy())
+        if c[0].dtype != np.uint32:
+            return list((sums.astype(c[0].dtype) + np.stack(c, axis=1)).T.copy())
         before = np.stack(c, axis=1).view(np.float16).astype(np.float32)
         return list((sums + before).astype(np.float16).view(np.uint32).T.copy())
 

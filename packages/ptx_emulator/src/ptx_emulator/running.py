@@ -5,28 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
 
-from ptx_emulator.errors import EmulatorError
-from ptx_emulator.machine.launch.counters import Counters
-from ptx_emulator.machine.launch.findings import Finding
+import numpy as np
+
+from ptx_emulator.choices import LOCKSTEP
+from ptx_emulator.errors import EmulatorError, EndlessError
+from ptx_emulator.machine.launch.limits import check_launch
 from ptx_emulator.machine.machine import Argument, Debugger, Machine
-from ptx_emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from ptx_emulator.machine.scheduler import Scheduler, check_schedule
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
+from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.program.program import Program
-
-MAX_THREADS = 1024  # of a block
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The findings and counters of a run. The output is in the global memory."""
-
-    findings: list[Finding]  # the errors that were found
-    counters: Counters
-    steps: int  # basic blocks that were executed
-    printed: str = ""  # by printf
+from ptx_emulator.second_look import RunResult, run_and_reconsider
 
 
 def run(
@@ -43,6 +33,7 @@ def run(
     cluster: tuple[int, int, int] | None = None,
     starts_early: bool = False,
     debugger: Debugger | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -56,39 +47,44 @@ def run(
     - `starts_early`: the kernel may start before the one that ran before it on `memory` has ended,
       and waits for it by griddepcontrol.wait.
     - `debugger`: is told of what its hooks, which the program has to have too, ask for.
+    - `patience`: seconds after which a loop that goes on and on is given up; None: never.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
     Where no order of the warps can change what a kernel does, unless something is found, the warps
-    run together first, and in the order of the schedule if something was found.
+    run together first, and in the order of the schedule if something was found. What may turn out
+    to be harmless runs again: `second_look.py` says how.
 
     Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
     launch is not valid.
     """
     check_schedule(schedule)
     shape = (block, 1, 1) if isinstance(block, int) else block
-    if min(*grid, *shape) < 1:
-        raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
-    if prod(shape) > MAX_THREADS:
-        raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
+    check_launch(program, grid, shape, cluster, dynamic_smem)
 
-    def launched() -> Machine:
-        given = grid, block, args, dynamic_smem, checks, cluster, starts_early
+    def launched(program: Program, fill: np.uint32 = POISON) -> Machine:
+        given = grid, block, args, dynamic_smem, checks, cluster, starts_early, fill
         return Machine(program, memory, *given)
 
+    def attempt(program: Program, fill: np.uint32) -> RunResult:
+        if schedule != LOCKSTEP and checks and program.meets_at_barriers:
+            together = _run_together(launched(program, fill), memory, patience)
+            if together is not None:
+                return together
+        with _freed(launched(program, fill)) as machine:
+            return _run(machine, schedule, seed, patience)
+
     if debugger is not None:
-        machine = launched()
-        machine.debugger = debugger
-        debugger.attach(machine)
-        return _run(machine, schedule, seed)
-    if schedule != LOCKSTEP and checks and program.meets_at_barriers:
-        before = memory.saved()
-        with _freed(launched()) as machine:
-            together = _run_together(machine)
-        if together is not None:
-            return together
-        memory.restore(before)
-    with _freed(launched()) as machine:
-        return _run(machine, schedule, seed)
+        return _run(_told(launched(program), debugger), schedule, seed, patience)
+    if not checks:
+        return attempt(program, POISON)
+    return run_and_reconsider(program, memory, attempt)
+
+
+def _told(machine: Machine, debugger: Debugger) -> Machine:
+    """The machine, whose debugger is told of it."""
+    machine.debugger = debugger
+    debugger.attach(machine)
+    return machine
 
 
 @contextmanager
@@ -101,19 +97,29 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(machine: Machine) -> RunResult | None:
-    """What a run gives in every order of the warps; None where the order may matter."""
-    try:
-        result = _run(machine, LOCKSTEP, 0)
-    except EmulatorError:
-        return None
-    return None if result.findings or machine.global_access.exchanges else result
+def _run_together(
+    machine: Machine, memory: GlobalMemory, patience: float | None
+) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter, and then
+    nothing has happened."""
+    before = memory.saved()
+    with _freed(machine):
+        try:
+            result = _run(machine, LOCKSTEP, 0, patience)
+            if not result.findings and not machine.global_access.exchanges:
+                return result
+        except EndlessError:
+            raise
+        except EmulatorError:
+            pass
+    memory.restore(before)
+    return None
 
 
-def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
+def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
     if machine.checks:
         machine.report_text()
-    scheduler = Scheduler(machine, schedule, seed)
+    scheduler = Scheduler(machine, schedule, seed, patience)
     scheduler.run()
     machine.shared.report_unfinished()
     machine.copies.report_unfinished()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that share bytes, such as one that is passed twice: they are one memory on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
+
+Named = tuple[str, NDArray[Any]]
+
+
+class Device:
+    """The memory of the device, and where in it arrays of the host lie that overlap."""
+
+    def __init__(self, memory: GlobalMemory, arrays: Iterable[Named]) -> None:
+        self.memory = memory
+        self._starts: dict[int, int] = {}  # by the addresses on the host
+        for several in _overlapping([named for named in arrays if named[1].nbytes]):
+            self._place_together(several)
+
+    def address(self, array: NDArray[Any], name: str) -> int:
+        """Where an array is: with those that it shares bytes with, or in memory of its own."""
+        known = self._starts.get(_start(array))
+        return self.memory.alloc(array, name=name) if known is None else known
+
+    def _place_together(self, several: list[Named]) -> None:
+        first = min(_start(array) for _, array in several)
+        end = max(_start(array) + array.nbytes for _, array in several)
+        whole = np.zeros(end - first, np.uint8)
+        for _, array in several:
+            offset = _start(array) - first
+            whole[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+        address = self.memory.alloc(whole, name=" = ".join(name for name, _ in several))
+        for _, array in several:
+            self._starts[_start(array)] = address + _start(array) - first
+
+
+def _start(array: NDArray[Any]) -> int:
+    return int(array.ctypes.data)
+
+
+def _overlapping(arrays: list[Named]) -> list[list[Named]]:
+    """The groups of two arrays and more that overlap."""
+    groups: list[list[Named]] = []
+    end = 0
+    for name, array in sorted(arrays, key=lambda named: _start(named[1])):
+        if _start(array) >= end:
+            groups.append([])
+        groups[-1].append((name, array))
+        end = max(end, _start(array) + array.nbytes)
+    return [group for group in groups if len(group) > 1]

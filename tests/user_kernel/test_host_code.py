@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files with host code, which nvcc compiles, or NVRTC without that code; templates by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptx_emulator import UserKernel
+from ptx_emulator.errors import CompileError, UnsupportedError
+from ptx_emulator.user_kernel import compiling
+from ptx_emulator.user_kernel.host_code import without_host_code
+from ptx_emulator.user_kernel.nvcc import find_nvcc
+
+PROGRAM = """\
+#include <iostream>
+#include <vector>
+#include <algorithm>
+#include <cuda_runtime.h>
+#include "helper.h"
+#include "not/there.h"
+#define CHECK(x) do { cudaError_t e = (x); if (e) { std::cerr << "}"; exit(1); } } while (0)
+#define ON_BOTH __host__ __device__
+using namespace std;
+namespace ours {
+struct Timer {
+  cudaEvent_t begin, end;
+  Timer() { cudaEventCreate(&begin); }
+  float stop() { float ms; cudaEventElapsedTime(&ms, begin, end); return ms; }
+};
+struct alignas(8) Pair {
+  float a, b;
+  ON_BOTH float sum() const { return a + b; }
+  void print() const { std::cout << a << '"' << std::endl; }
+};
+static const int kTimes = 3;
+constexpr int twice(int x) { return 2 * x; }
+ON_BOTH inline float half_of(float x) { return x / kTimes; }
+template <class T, int N>
+__global__ void scale(T* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = x[i] * N + twice(n) + helped(i);
+}
+__global__ void __launch_bounds__(64) sums(float* out, const Pair* in) {
+  out[threadIdx.x] = half_of(in[threadIdx.x].sum());
+  out[threadIdx.x + 1] = 0;
+}
+}
+static vector<float> kept(1024);
+int chosen = std::max(1, 2);
+template <typename T> void launch(T* x) { ours::scale<T, 64><<<4, 256>>>(x, 1024); }
+int main(int argc, char** argv) {
+  float* x;
+  CHECK(cudaMalloc(&x, 4096));
+  launch(x);
+  vector<float> back(1'024);
+#ifdef SHOWN
+  cout << R"(a } brace)" << back[0] << "}" << endl;
+#endif
+  return 0;
+}
+"""
+HELPER = """\
+#pragma once
+#include <string>
+inline std::string name_of(int x) { return std::to_string(x); }
+__device__ inline int helped(int x) { return x % 7; }
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The file, beside its header."""
+    (tmp_path / "helper.h").write_text(HELPER)
+    (tmp_path / "not").mkdir()
+    (tmp_path / "not" / "there.h").write_text("")
+    path = tmp_path / "program.cu"
+    path.write_text(PROGRAM)
+    return path
+
+
+def scaled(x: np.ndarray, times: int) -> np.ndarray:
+    return (x * times + 2 * len(x) + np.arange(len(x)) % 7).astype(x.dtype)
+
+
+@pytest.fixture(params=["nvcc", "NVRTC"])
+def _compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "NVRTC":
+        monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    elif find_nvcc() is None:
+        pytest.skip("needs nvcc")
+
+
+@pytest.mark.usefixtures("_compiler")
+def test_a_program_with_a_main_function_runs(program: Path) -> None:
+    x = np.arange(100, dtype=np.int32)
+    wanted = scaled(x, 7)
+    UserKernel.of_file(program, "ours::scale<int, 7>").run(x, 100, grid=1, block=128)
+    np.testing.assert_array_equal(x, wanted)
+    pairs, out = np.arange(128, dtype=np.float32), np.zeros(64, np.float32)
+    result = UserKernel.of_file(program, "sums").run(out, pairs, grid=1, block=64)
+    np.testing.assert_array_equal(out[:1], pairs[:2].sum() / np.float32(3))
+    lines = PROGRAM.splitlines()
+    for finding in result.findings:
+        assert finding.source is not None
+        file, line = finding.source.split(",")[0].rsplit(":", 1)
+        assert Path(file).name == "program.cu"
+        assert "out[threadIdx.x" in lines[int(line) - 1]
+    assert any("out-of-bounds" in finding.kind for finding in result.findings)
+
+
+def test_headers_that_only_a_host_has_are_empty_without_nvcc(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    (program.parent / "not" / "there.h").unlink()
+    x = np.arange(10, dtype=np.float32)
+    wanted = scaled(x, 64)
+    UserKernel.of_file(program, "ours::scale<float, 64>").run(x, 10, grid=1, block=32)
+    np.testing.assert_array_equal(x, wanted)
+
+
+def test_what_is_left_out_keeps_its_lines() -> None:
+    left = without_host_code(PROGRAM)
+    assert left.count("\n") == PROGRAM.count("\n")
+    for gone in ("cudaEventCreate", "std::cout", "kept", "argc", "launch(", "chosen", "using"):
+        assert gone not in left.replace("#define CHECK", ""), gone
+    for there in ("ON_BOTH float sum()", "kTimes = 3", "twice(int x)", "#ifdef SHOWN", "scale(T*"):
+        assert left.find(there) == PROGRAM.find(there)
+
+
+def test_device_code_stays_as_it_is() -> None:
+    source = (
+        '#include <cuda_fp16.h>\nextern "C" { __device__ int a[2] = {1, 2}; }\n'
+        "template <int N = (3 > 2), class T = float> struct Tile { T x[N]; Tile() {} };\n"
+        "enum Kind { one, two };\nusing Short = Tile<1>;\ntypedef float real;\n"
+        "FLASH_DEVICE void f(int) { if (1) { } }\n__global__ void k(Tile<2> t);\n"
+    )
+    assert without_host_code(source) == source
+
+
+def test_a_template_is_named_with_its_arguments() -> None:
+    source = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.x] *= N; }"
+    x = np.arange(32, dtype=np.float64)
+    kernel = UserKernel.of_source(source, "scale<double, 3>")
+    assert kernel.name == "scale"
+    kernel.run(x, grid=1, block=32)
+    np.testing.assert_array_equal(x, 3.0 * np.arange(32))
+    with pytest.raises(UnsupportedError, match=r"named with its arguments, as in scale<float, 64>"):
+        UserKernel.of_source(source)
+    with pytest.raises(CompileError, match="other"):
+        UserKernel.of_source(source, "other<int>")
+
+
+def test_macros_are_defined() -> None:
+    x = np.zeros(4, np.int32)
+    source = "__global__ void k(int* x) { x[threadIdx.x] = N + ODD(2); }"
+    UserKernel.of_source(source, defines=["N=30", "ODD(x)=2*x+1"]).run(x, grid=1, block=4)
+    np.testing.assert_array_equal(x, 35)
+
+
+def test_mistakes_in_host_code_are_shown() -> None:
+    with pytest.raises(CompileError, match="oops"):
+        UserKernel.of_source("__global__ void k(int* x) { *x = oops; }\nint main() { return 0; }")
