@@ -21,6 +21,7 @@ from flash_attention.compat import (
     bert_padding,
     flash_attn,
     flash_attn_3,
+    flash_attn_3_passes,
     flash_attn_passes,
     rotary_layers,
 )
@@ -41,6 +42,9 @@ PASSES = {
     for name, function in _public(flash_attn_passes).items()
     for prefix in ("", "_wrapped")
 }
+INTERFACE_3 = _public(flash_attn_3) | {
+    f"_{name}": function for name, function in _public(flash_attn_3_passes).items()
+}
 MODULES: dict[str, dict[str, Any]] = {
     "flash_attn": _public(flash_attn),
     "flash_attn.bert_padding": _public(bert_padding),
@@ -52,7 +56,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
     "flash_attn_3": {},
-    "flash_attn_interface": _public(flash_attn_3),
+    "flash_attn_3.flash_attn_interface": INTERFACE_3,
+    "flash_attn_interface": INTERFACE_3,
 }
 """The modules of other packages that are found here, and what is in them, by name."""
 
@@ -68,7 +73,8 @@ PROVIDERS = {
 def install(*, replace: bool = False) -> None:
     """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
     functions of `compat.flash_attn`, `compat.bert_padding`, `compat.flash_attn_3`,
-    `compat.flash_attn_passes` and `compat.rotary_layers`.
+    `compat.flash_attn_passes`, `compat.flash_attn_3_passes` and `compat.rotary_layers`, and add the
+    operators torch.ops.flash_attn_3.fwd and .bwd.
 
     Their `__version__` and the version in their metadata is the one whose parameters the functions
     have, with this package in the local part. transformers then accepts
@@ -110,6 +116,7 @@ def _install() -> None:
     _forget_modules()
     for name, names in MODULES.items():
         _add(name, names)
+    undo.callback(flash_attn_3_passes.add_operators()._destroy)
     first, last = _Finder({name: partial(_tell, name) for name in TOLD}), _LastFinder()
     sys.meta_path[:] = [first, *sys.meta_path, last]
     for finder in (first, last):
@@ -152,7 +159,7 @@ def _add(name: str, names: Mapping[str, Any]) -> None:
         __all__=[public for public in names if not public.startswith("_")],
         __file__=__file__,
         __spec__=ModuleSpec(name, None, origin=__file__, is_package=is_package),
-        __version__=VERSION_3 if PROVIDERS.get(name) == "flash-attn-3" else VERSION,
+        __version__=VERSION_3 if PROVIDERS.get(name.split(".")[0]) == "flash-attn-3" else VERSION,
     )
     if is_package:  # of a package that is installed, other modules are found too
         within = sys.modules[parent].__path__ if parent else None

@@ -284,9 +284,10 @@ def attend(
     options: Keywords,
     return_lse: bool,
     deterministic: bool = False,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`. A
-    result that has no gradient is computed alone."""
+    """Compute attention of tensors with any strides, if `into` is given into that, and the
+    log-sum-exp with `return_lse`. A result that has no gradient is computed alone."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
@@ -296,16 +297,20 @@ def attend(
             return attention(
                 *(q, k, v),
                 **options,
+                out=into,
                 return_lse=True,
                 deterministic=deterministic,
                 validate=validate,
             )
-        return attention(q, k, v, **options, deterministic=deterministic, validate=validate), None
+        out = attention(
+            *(q, k, v), **options, out=into, deterministic=deterministic, validate=validate
+        )
+        return out, None
     except UnsupportedError:
         call = Call(q, k, v, **options)
         if (why := why_no_gradient(call)) is None:
             raise
-    again = partial(attend, q, k, v, options, return_lse, deterministic)
+    again = partial(attend, q, k, v, options, return_lse, deterministic, into)
     out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
     return out, lse
 
