@@ -36,6 +36,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_window
 from flash_attention.compat import values
 from flash_attention.compat.alibi import biases
+from flash_attention.compat.counter import calls, count
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_no_gradient
 from flash_attention.compat.kv_cache import Cache
@@ -292,6 +293,7 @@ def attend(
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     validate = values.validates and not is_traced(q, k, v) and values.has_values(q)
+    count("flash_attn")
     try:
         if return_lse:
             return attention(
@@ -311,6 +313,7 @@ def attend(
         if (why := why_no_gradient(call)) is None:
             raise
     again = partial(attend, q, k, v, options, return_lse, deterministic, into)
+    calls["flash_attn"] -= 1  # which is counted again
     out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
     return out, lse
 

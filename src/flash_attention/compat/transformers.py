@@ -20,6 +20,7 @@ from torch import Tensor
 
 from flash_attention.attention import attention
 from flash_attention.call.call import Call, Keywords
+from flash_attention.compat.counter import count
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.transformers_masks import Entries, documents_of, padding_mask
 from flash_attention.compat.transformers_models import (
@@ -96,6 +97,7 @@ def attention_forward(
     UnsupportedError for what is not supported.
     """
     _refuse(kwargs)
+    count("transformers")
     instead = "flash_attention.attention"
     refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     causal = _is_causal(module, is_causal, padded=attention_mask is not None)
