@@ -12,7 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "switch.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.S | re.M))
-EXAMPLES = {"torch": "switch_torch.py", "transformers": "switch_transformers.py"}
+EXAMPLES = {
+    "torch": "switch_torch.py",
+    "transformers": "switch_transformers.py",
+    "Transformer Engine and Megatron": "switch_transformer_engine.py",
+}
 ROWS = ["the switch", "what it replaces", "is it on?", "what is not computed here", "switch back"]
 LINES = 15  # of a program, without imports and blank lines
 

@@ -20,6 +20,7 @@ from flash_attention.after_import import AfterImport
 from flash_attention.compat import (
     bert_padding,
     flash_attn,
+    flash_attn_2_cuda,
     flash_attn_3,
     flash_attn_3_passes,
     flash_attn_passes,
@@ -55,6 +56,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.ops": {},
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
+    "flash_attn_2_cuda": _public(flash_attn_2_cuda),
     "flash_attn_3": {},
     "flash_attn_3.flash_attn_interface": INTERFACE_3,
     "flash_attn_interface": INTERFACE_3,
@@ -64,6 +66,7 @@ MODULES: dict[str, dict[str, Any]] = {
 PROVIDERS = {
     "flash_attn.cute": "flash-attn-4",
     "flash_attn": "flash-attn",
+    "flash_attn_2_cuda": "flash-attn",
     "flash_attn_3": "flash-attn-3",
     "flash_attn_interface": "flash-attn-3",
 }
@@ -73,8 +76,8 @@ PROVIDERS = {
 def install(*, replace: bool = False) -> None:
     """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
     functions of `compat.flash_attn`, `compat.bert_padding`, `compat.flash_attn_3`,
-    `compat.flash_attn_passes`, `compat.flash_attn_3_passes` and `compat.rotary_layers`, and add the
-    operators torch.ops.flash_attn_3.fwd and .bwd.
+    `compat.flash_attn_passes`, `compat.flash_attn_3_passes`, `compat.flash_attn_2_cuda` and
+    `compat.rotary_layers`, and add the operators torch.ops.flash_attn_3.fwd and .bwd.
 
     Their `__version__` and the version in their metadata is the one whose parameters the functions
     have, with this package in the local part. transformers then accepts
@@ -189,7 +192,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 DISTRIBUTIONS = {
-    "flash-attn": _Distribution("flash-attn", VERSION, "flash_attn"),
+    "flash-attn": _Distribution("flash-attn", VERSION, "flash_attn", "flash_attn_2_cuda"),
     "flash-attn-3": _Distribution(
         "flash-attn-3", VERSION_3, "flash_attn_3", "flash_attn_interface"
     ),
