@@ -24,6 +24,7 @@ from flash_attention.compat import (
     flash_attn_3,
     flash_attn_3_passes,
     flash_attn_passes,
+    mha,
     rotary_layers,
 )
 from flash_attention.compat.transformers_answers import TOLD
@@ -53,6 +54,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _public(rotary_layers)
     | {"apply_rotary_emb_func": rotary_layers.apply_rotary_emb},
+    "flash_attn.modules": {},
+    "flash_attn.modules.mha": _public(mha) | {"__getattr__": mha.__getattr__},
     "flash_attn.ops": {},
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
@@ -62,6 +65,10 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn_interface": INTERFACE_3,
 }
 """The modules of other packages that are found here, and what is in them, by name."""
+
+LAYERS = "flash_attn.modules"
+"""Modules that stay those of an installed package, because they have more classes there, which call
+functions of the modules above."""
 
 PROVIDERS = {
     "flash_attn.cute": "flash-attn-4",
@@ -76,8 +83,9 @@ PROVIDERS = {
 def install(*, replace: bool = False) -> None:
     """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
     functions of `compat.flash_attn`, `compat.bert_padding`, `compat.flash_attn_3`,
-    `compat.flash_attn_passes`, `compat.flash_attn_3_passes`, `compat.flash_attn_2_cuda` and
-    `compat.rotary_layers`, and add the operators torch.ops.flash_attn_3.fwd and .bwd.
+    `compat.flash_attn_passes`, `compat.flash_attn_3_passes`, `compat.flash_attn_2_cuda`,
+    `compat.mha` and `compat.rotary_layers`, and add the operators torch.ops.flash_attn_3.fwd and
+    .bwd.
 
     Their `__version__` and the version in their metadata is the one whose parameters the functions
     have, with this package in the local part. transformers then accepts
@@ -117,8 +125,10 @@ def _install() -> None:
     undo.callback(sys.modules.update, _modules())
     undo.callback(_forget_modules)
     _forget_modules()
+    real = PathFinder.find_spec("flash_attn") is not None
     for name, names in MODULES.items():
-        _add(name, names)
+        if not (real and name.startswith(LAYERS)):
+            _add(name, names)
     undo.callback(flash_attn_3_passes.add_operators()._destroy)
     first, last = _Finder({name: partial(_tell, name) for name in TOLD}), _LastFinder()
     sys.meta_path[:] = [first, *sys.meta_path, last]

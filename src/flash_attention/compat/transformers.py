@@ -122,8 +122,7 @@ def attention_forward(
             "cu_seq_lens_q and cu_seq_lens_k are given, max_length_q or max_length_k is not; pass"
             " the lengths of the longest sequences with them"
         )
-    options["cu_seqlens_q"] = cu_seq_lens_q.to(torch.int32)
-    options["cu_seqlens_k"] = cu_seq_lens_k.to(torch.int32)
+    options |= {"cu_seqlens_q": cu_seq_lens_q.int(), "cu_seqlens_k": cu_seq_lens_k.int()}
     options["max_seqlen_q"], options["max_seqlen_k"] = int(max_length_q), int(max_length_k)
     out = attention(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), **options)
     return out.view(*q.shape[:3], -1), None
