@@ -16,6 +16,8 @@ EXAMPLES = {
     "torch": "switch_torch.py",
     "transformers": "switch_transformers.py",
     "Transformer Engine and Megatron": "switch_transformer_engine.py",
+    "vLLM": "switch_vllm.py",
+    "SGLang": "switch_sglang.py",
 }
 ROWS = ["the switch", "what it replaces", "is it on?", "what is not computed here", "switch back"]
 LINES = 15  # of a program, without imports and blank lines
