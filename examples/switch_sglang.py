@@ -13,6 +13,8 @@ q = torch.randn(2, 4, 64, dtype=torch.bfloat16, device=device)
 starts = torch.tensor([0, 1, 2], dtype=torch.int32, device=device)
 used = torch.tensor([20, 37], dtype=torch.int32, device=device)
 table = torch.tensor([[4, 1, 0], [7, 2, 5]], dtype=torch.int32, device=device)
-pages = {"page_table": table, "cache_seqlens": used, "cu_seqlens_q": starts, "max_seqlen_q": 1}
-out = flash_attn_with_kvcache(q, k, v, causal=True, **pages)
+out = torch.empty_like(q)
+flash_attn_with_kvcache(
+    *(q, k, v), page_table=table, cache_seqlens=used, cu_seqlens_q=starts, max_seqlen_q=1, out=out
+)
 print(*compat.calls.items(), tuple(out.shape))  # how often attention was computed here

@@ -14,6 +14,8 @@ q = torch.randn(9, 4, 64, dtype=torch.bfloat16, device=device)
 starts = torch.tensor([0, 3, 4, 9], dtype=torch.int32, device=device)
 used = torch.tensor([20, 37, 5], dtype=torch.int32, device=device)
 table = torch.tensor([[4, 1, 0], [7, 2, 5], [3, 0, 0]], dtype=torch.int32, device=device)
-out, pages = torch.empty_like(q), {"block_table": table, "seqused_k": used}
-flash_attn_varlen_func(q, k, v, 5, starts, 37, causal=True, out=out, **pages)
+out = torch.empty_like(q)
+flash_attn_varlen_func(
+    *(q, k, v, 5, starts, 37), seqused_k=used, block_table=table, causal=True, out=out
+)
 print(*compat.calls.items(), tuple(out.shape))  # how often attention was computed here

@@ -76,7 +76,7 @@ def test_passes_as_transformer_engine_calls_them(
     if packed:
         keywords |= dict(zip(("cu_seqlens_q", "cu_seqlens_k"), of, strict=True))
         keywords |= {"max_seqlen_q": 10, "max_seqlen_k": 10}
-    on_cpu = {n: t.cpu() if isinstance(t, Tensor) else t for n, t in keywords.items()}
+    on_cpu: Any = {n: t.cpu() if isinstance(t, Tensor) else t for n, t in keywords.items()}
     wanted, wanted_lse = attention(*(t.cpu() for t in leaves), **on_cpu, return_lse=True)
     close(out, wanted.to(device), tolerance)
     close(lse, wanted_lse.to(device), tolerance)

@@ -73,15 +73,15 @@ def test_sinks() -> None:
     assert sinks.grad.abs().min() > 0
     starts = torch.tensor([0, 8, 16], dtype=torch.int32)
     rows = [t.flatten(0, 1) for t in (q, k, v)]
-    packed = hub_kernel.flash_attn_varlen_func(
-        *(*rows, starts, starts, 8, 8), window_size=(3, 0), s_aux=SINKS, **options
-    )
+    varlen: Any = hub_kernel.flash_attn_varlen_func
+    packed = varlen(*(*rows, starts, starts, 8, 8), window_size=(3, 0), s_aux=SINKS, **options)
     torch.testing.assert_close(packed, wanted.flatten(0, 1))
     caches = [t.clone() for t in (k, v)]
     new = [t[:, 7:].clone() for t in caches]
     for cache in caches:
         cache[:, 7:] = 0
-    last = hub_kernel.flash_attn_with_kvcache(
+    with_kvcache: Any = hub_kernel.flash_attn_with_kvcache
+    last = with_kvcache(
         *(q[:, 7:], *caches, *new, torch.tensor([7, 7]).int()),
         window_size=(3, 0),
         s_aux=SINKS.bfloat16(),

@@ -169,7 +169,7 @@ def test_steps_over_packed_keys(engine: str) -> None:
     starts |= {"max_seqlen_q": 5, "max_seqlen_k": 5}
     wanted = attention(q, k, k, causal=True, **starts)
     module = {"vllm": vllm, "sglang": sglang}[engine]
-    function: Any = module.flash_attn_varlen_func  # type: ignore[attr-defined]
+    function: Any = module.flash_attn_varlen_func
     torch.testing.assert_close(function(q, k, k, causal=True, **starts), wanted)
 
 
@@ -266,9 +266,11 @@ def test_the_methods_of_vllm_that_are_overridden_have_these_parameters() -> None
     forward = "self layer query key value kv_cache attn_metadata output output_scale"
     assert parameters("vllm", path, "forward") == [*forward.split(), "output_block_scale"]
     source = Path(__file__).parents[2] / "src/flash_attention/compat/backends/vllm.py"
-    own = {n.name: n for n in ast.walk(ast.parse(source.read_text())) if hasattr(n, "name")}
-    arguments = own["forward"].args.args  # type: ignore[union-attr]
-    assert [a.arg for a in arguments] == parameters("vllm", path, "forward")
+    functions = [
+        n for n in ast.walk(ast.parse(source.read_text())) if isinstance(n, ast.FunctionDef)
+    ]
+    (own,) = (n for n in functions if n.name == "forward")
+    assert [a.arg for a in own.args.args] == parameters("vllm", path, "forward")
 
 
 def test_entry_points_lead_to_the_plug_ins() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from flash_attention.errors import UnsupportedError
 from tests.devices import DEVICES, HOPPER
 
 registry: Any = torch.nn.attention
+sdpa: Any = F.scaled_dot_product_attention
 pytestmark = pytest.mark.skipif(
     not hasattr(registry, "register_flash_attention_impl"), reason="torch has no registry"
 )
@@ -79,7 +81,7 @@ def sequence_by_sequence(q: Tensor, k: Tensor, v: Tensor, left: int | None) -> T
         rows = [t[start:end].double().transpose(0, 1) for t in (q, k, v)]
         seen = torch.ones(end - start, end - start, dtype=torch.bool, device=q.device).tril()
         seen = seen if left is None else seen.triu(-left)
-        out = F.scaled_dot_product_attention(*rows, attn_mask=seen, enable_gqa=True)
+        out = sdpa(*rows, attn_mask=seen, enable_gqa=True)
         outs.append(out.transpose(0, 1))
     return torch.cat(outs)
 
@@ -108,15 +110,14 @@ def test_operators_of_torch_have_the_arguments_that_are_read_here(name: str) -> 
 @pytest.mark.parametrize("left", [None, 3])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_packed_sequences(left: int | None, compiled: bool, device: str) -> None:
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
-
+    varlen = import_module("torch.nn.attention.varlen")
     (q, k, v), starts = packed(device)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         window = (-1 if left is None else left, 0)
-        found: tuple[Tensor, Tensor] = varlen_attn(
+        found: tuple[Tensor, Tensor] = varlen.varlen_attn(
             *(q, k, v, starts, starts, 17, 17),
-            return_aux=AuxRequest(lse=True),
+            return_aux=varlen.AuxRequest(lse=True),
             window_size=window,
             enable_gqa=True,
         )
@@ -136,8 +137,7 @@ def test_packed_sequences(left: int | None, compiled: bool, device: str) -> None
 @pytest.mark.usefixtures("active")
 @pytest.mark.parametrize("device", DEVICES)
 def test_packed_sequences_into_memory_of_the_caller_and_with_pages(device: str) -> None:
-    from torch.nn.attention.varlen import varlen_attn_out
-
+    varlen_attn_out = import_module("torch.nn.attention.varlen").varlen_attn_out
     (q, k, v), starts = packed(device)
     out = torch.full_like(q, math.nan).requires_grad_(False)
     options: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": True}
@@ -169,7 +169,7 @@ def test_dense_tensors(causal: bool, compiled: bool, device: str) -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = [t.transpose(1, 2) for t in (q, k, v)]
         if device == "cuda":
-            return F.scaled_dot_product_attention(*rows, is_causal=causal, scale=0.3)
+            return sdpa(*rows, is_causal=causal, scale=0.3)
         operator = torch.ops.aten._scaled_dot_product_flash_attention
         result: Tensor = operator(*rows, is_causal=causal, scale=0.3)[0]
         return result
@@ -180,7 +180,7 @@ def test_dense_tensors(causal: bool, compiled: bool, device: str) -> None:
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         out = run(*tensors)
     exact = [t.double().transpose(1, 2) for t in tensors]
-    wanted = F.scaled_dot_product_attention(*exact, is_causal=causal, scale=0.3)
+    wanted = sdpa(*exact, is_causal=causal, scale=0.3)
     close(out, wanted)
     assert out.stride() == tensors[0].transpose(1, 2).stride()
     gradients_agree(out, wanted, tensors)
@@ -208,7 +208,7 @@ def test_results_have_the_strides_that_compiled_code_expects(layout: str, device
     for gradient, tensor in zip(gradients, (q, k, v), strict=True):
         assert gradient.stride() == torch.empty_like(tensor).stride()
     exact = [t.detach().double().requires_grad_() for t in (q, k, v)]
-    F.scaled_dot_product_attention(*exact).backward(upstream.double())
+    sdpa(*exact).backward(upstream.double())
     for gradient, leaf in zip(gradients, exact, strict=True):
         assert leaf.grad is not None
         close(gradient, leaf.grad)
@@ -223,10 +223,10 @@ def test_nested_tensors(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leaves = [draw(n, HEADS, D, device=device) for n in (5, 9)]
     nested = torch.nested.as_nested_tensor(leaves, layout=torch.jagged).transpose(1, 2)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        out = F.scaled_dot_product_attention(nested, nested, nested, is_causal=True)
+        out = sdpa(nested, nested, nested, is_causal=True)
     for given, leaf in zip(out.transpose(1, 2).unbind(), leaves, strict=True):
         rows = leaf.double().transpose(0, 1)
-        wanted = F.scaled_dot_product_attention(rows, rows, rows, is_causal=True).transpose(0, 1)
+        wanted = sdpa(rows, rows, rows, is_causal=True).transpose(0, 1)
         close(given, wanted)
         (gradient,) = torch.autograd.grad(given.square().sum(), leaf, retain_graph=True)
         close(gradient, torch.autograd.grad(wanted.square().sum(), leaf)[0])
@@ -253,7 +253,7 @@ def test_probabilities_are_refused() -> None:
 
 
 def test_nothing_changes_before_activation_and_after_restoring() -> None:
-    from torch.nn.attention.varlen import varlen_attn
+    varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
 
     def attend() -> Tensor:
         (q, k, v), starts = packed("cpu")
@@ -287,9 +287,9 @@ def test_torch_finds_flash_attention_3(causal: bool) -> None:
     try:
         tensors = [draw(2, HEADS, 40, 64, device="cuda") for _ in range(3)]
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            out = F.scaled_dot_product_attention(*tensors, is_causal=causal)
+            out = sdpa(*tensors, is_causal=causal)
         exact = [t.double() for t in tensors]
-        wanted = F.scaled_dot_product_attention(*exact, is_causal=causal)
+        wanted = sdpa(*exact, is_causal=causal)
         close(out, wanted)
         gradients_agree(out, wanted, tensors)
     finally:

@@ -45,10 +45,10 @@ def varlen_bwd(
             "gen is given, and dropout of a backward pass follows from rng_state here; pass that"
             " of the forward pass, and None for gen"
         )
-    rooms = [torch.empty_like(t) if d is None else d for t, d in ((q, dq), (k, dk), (v, dv))]
+    dq, dk, dv = (torch.empty_like(t) if d is None else d for t, d in ((q, dq), (k, dk), (v, dv)))
     softmax_d = flash_attn_varlen_backward(
-        *(dout, q, k, v, out, softmax_lse, *rooms, cu_seqlens_q, cu_seqlens_k, max_seqlen_q),
+        *(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q),
         *(max_seqlen_k, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right),
         *(softcap, alibi_slopes, deterministic, rng_state, zero_tensors),
     )
-    return [*rooms, softmax_d]
+    return [dq, dk, dv, softmax_d]

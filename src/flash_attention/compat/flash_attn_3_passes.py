@@ -136,7 +136,7 @@ def flash_attn_backward(
 def _with_cache(into: Tensor | None, used_q: Tensor | None, q: Tensor, *given: Any) -> Results:
     _refuse_unused(used_q)
     with torch.no_grad():
-        out, lse, *_ = flash_attn_with_kvcache(q, *given, return_softmax_lse=True)
+        out, lse, *_ = flash_attn_with_kvcache(q, *given, True)
         out = out if into is None else into.copy_(out)
     return out, lse, q.new_empty(0), q.new_empty(0)
 

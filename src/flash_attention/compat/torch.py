@@ -176,8 +176,8 @@ def _sdpa(
 
 
 def _sdpa_backward(*args: Any, scale: float | None = None) -> tuple[Tensor, ...]:
-    tensors = (t.transpose(1, 2) for t in args[:5])
-    found = _backward(*tensors, args[5], None, None, *args[8:], scale=scale)
+    given: list[Any] = [*(t.transpose(1, 2) for t in args[:5]), args[5], None, None, *args[8:]]
+    found = _backward(*given[:14], scale=scale)
     return tuple(gradient.transpose(1, 2) for gradient in found)
 
 

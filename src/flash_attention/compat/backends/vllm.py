@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionType
 from vllm.v1.attention.backends.flash_attn import (
@@ -56,7 +55,7 @@ class JitAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
 
     def forward(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         query: Tensor,
         key: Tensor,
         value: Tensor,
