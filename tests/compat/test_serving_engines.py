@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of vLLM's and SGLang's forks of flash-attn, called as the engines call them:
-against attention of every sequence by itself, and beside the sources of installed engines."""
+"""The functions of vLLM's and SGLang's forks of flash-attn, called as the engines call them,
+against attention of every sequence by itself."""
 
 from __future__ import annotations
 
-import ast
-import importlib.metadata
-import importlib.util
-import inspect
 import math
-import re
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,85 +210,3 @@ def test_what_has_no_kernel_is_refused(function: Any, given: dict[str, Any], mes
         function(step.q, step.k, step.v, **options | given)
     with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
         function(step.q, step.k, step.v, **options, nothing=1)
-
-
-def parameters(engine: str, path: str, function: str) -> list[str]:
-    """The parameters of a function in the source of an installed engine."""
-    spec = importlib.util.find_spec(engine)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"{engine} is not installed")
-    tree = ast.parse(Path(spec.submodule_search_locations[0], path).read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
-    raise AssertionError(f"{path} of {engine} has no function {function}")
-
-
-def ours(function: Any, refused: dict[str, str]) -> set[str]:
-    own = inspect.signature(function).parameters.values()
-    return {p.name for p in own if p.kind is not p.VAR_KEYWORD} | refused.keys()
-
-
-FORK = "vllm_flash_attn/flash_attn_interface.py"
-OF_SGLANG = "kernels/ops/attention/flash_attention.py"
-
-
-@pytest.mark.parametrize(
-    ("engine", "path", "function", "refused"),
-    [
-        ("vllm", FORK, vllm.flash_attn_varlen_func, vllm.INSTEAD),
-        ("sglang", OF_SGLANG, sglang.flash_attn_varlen_func, sglang.INSTEAD),
-        ("sglang", OF_SGLANG, sglang.flash_attn_with_kvcache, sglang.INSTEAD),
-        ("sgl_kernel", "flash_attn.py", sglang.flash_attn_varlen_func, sglang.INSTEAD),
-        ("sgl_kernel", "flash_attn.py", sglang.flash_attn_with_kvcache, sglang.INSTEAD),
-    ],
-)
-def test_every_parameter_of_an_engine_is_known(
-    engine: str, path: str, function: Any, refused: dict[str, str]
-) -> None:
-    theirs = parameters(engine, path, function.__name__)
-    assert set(theirs) <= ours(function, refused)
-    positional = [
-        p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
-    ][:3]
-    assert theirs[:3] == positional
-
-
-def test_the_methods_of_vllm_that_are_overridden_have_these_parameters() -> None:
-    path = "v1/attention/backends/flash_attn.py"
-    forward = "self layer query key value kv_cache attn_metadata output output_scale"
-    assert parameters("vllm", path, "forward") == [*forward.split(), "output_block_scale"]
-    source = Path(__file__).parents[2] / "src/flash_attention/compat/backends/vllm.py"
-    functions = [
-        n for n in ast.walk(ast.parse(source.read_text())) if isinstance(n, ast.FunctionDef)
-    ]
-    (own,) = (n for n in functions if n.name == "forward")
-    assert [a.arg for a in own.args.args] == parameters("vllm", path, "forward")
-
-
-def test_entry_points_lead_to_the_plug_ins() -> None:
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    points = dict(
-        re.findall(r'^\[project\.entry-points\."(.+)"\]\nflash_attention = "(.+)"$', text, re.M)
-    )
-    assert list(points) == ["vllm.general_plugins", "sglang.srt.plugins"]
-    for group, value in points.items():
-        assert callable(importlib.metadata.EntryPoint("flash_attention", value, group).load())
-
-
-def test_vllm_finds_the_backend() -> None:
-    registry = pytest.importorskip(
-        "vllm.v1.attention.backends.registry", reason="vllm is not installed"
-    )
-    vllm.register()
-    backend = registry.AttentionBackendEnum.CUSTOM.get_class()
-    assert backend is import_module("flash_attention.compat.backends.vllm").JitAttentionBackend
-    assert backend.get_name() == "CUSTOM"
-
-
-def test_sglang_finds_the_backend() -> None:
-    registry = pytest.importorskip(
-        "sglang.srt.layers.attention.attention_registry", reason="sglang is not installed"
-    )
-    sglang.register()
-    assert sglang.NAME in registry.ATTENTION_BACKENDS

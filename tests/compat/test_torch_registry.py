@@ -169,7 +169,8 @@ def test_dense_tensors(causal: bool, compiled: bool, device: str) -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = [t.transpose(1, 2) for t in (q, k, v)]
         if device == "cuda":
-            return sdpa(*rows, is_causal=causal, scale=0.3)
+            out: Tensor = sdpa(*rows, is_causal=causal, scale=0.3)
+            return out
         operator = torch.ops.aten._scaled_dot_product_flash_attention
         result: Tensor = operator(*rows, is_causal=causal, scale=0.3)[0]
         return result

@@ -9,6 +9,7 @@ Autograd does not record them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -136,7 +137,8 @@ def flash_attn_backward(
 def _with_cache(into: Tensor | None, used_q: Tensor | None, q: Tensor, *given: Any) -> Results:
     _refuse_unused(used_q)
     with torch.no_grad():
-        out, lse, *_ = flash_attn_with_kvcache(q, *given, True)
+        with_kvcache: Callable[..., Any] = flash_attn_with_kvcache
+        out, lse, *_ = with_kvcache(q, *given, return_softmax_lse=True)
         out = out if into is None else into.copy_(out)
     return out, lse, q.new_empty(0), q.new_empty(0)
 

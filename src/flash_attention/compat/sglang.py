@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`attention` in SGLang: a backend that its option selects, and the functions of its fork of
-FlashAttention-3 for programs that import these.
+"""The functions of SGLang's fork of FlashAttention-3, which its backend calls, and others import.
 
     python -m sglang.launch_server --model-path MODEL --attention-backend fa_jit
 
-SGLang calls `register` when it starts, because the package has an entry point for that. The
-functions have the names and parameters of sgl_kernel.flash_attn. `ver`, `pack_gqa` and
-`scheduler_metadata` have no effect: there is one implementation, and kernels schedule their tiles
-themselves. `num_splits` 1 does not split keys; of other numbers this package makes as many splits
-as fill the GPU.
+The backend that this option selects calls them (docs/switch.md). They have the names and parameters
+of sgl_kernel.flash_attn. `ver`, `pack_gqa` and `scheduler_metadata` have no effect: there is one
+implementation, and kernels schedule their tiles themselves. `num_splits` 1 does not split keys; of
+other numbers this package makes as many splits as fill the GPU.
 """
 
 from __future__ import annotations
@@ -23,15 +21,8 @@ from flash_attention.compat.flash_attn_3 import flash_attn_with_kvcache as with_
 from flash_attention.compat.serving import Options, Step, compute_step, refuse_unless_default
 from flash_attention.errors import UnsupportedError
 
-__all__ = [
-    "NAME",
-    "flash_attn_varlen_func",
-    "flash_attn_with_kvcache",
-    "get_scheduler_metadata",
-    "register",
-]
+__all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
-NAME = "fa_jit"
 CUTE = "functions of cute-dsl are not compiled here; call flash_attention.attention with"
 INSTEAD = {
     "qv": "there is no second product of scores here; pass torch.cat((q, qv), -1) for q and"
@@ -54,22 +45,6 @@ INSTEAD = {
 
 Result = Tensor | tuple[Tensor, Tensor, None, None]
 """The output. With `return_softmax_lse`, (out, softmax_lse, None, None)."""
-
-
-def register() -> None:
-    """Register the backend with SGLang. The entry point in sglang.srt.plugins calls this."""
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
-    from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES
-
-    if NAME not in ATTENTION_BACKEND_CHOICES:
-        ATTENTION_BACKEND_CHOICES.append(NAME)
-
-    def create(runner: Any) -> Any:
-        from flash_attention.compat.backends.sglang import JitAttentionBackend
-
-        return JitAttentionBackend(runner)
-
-    register_attention_backend(NAME)(create)
 
 
 def flash_attn_with_kvcache(

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`attention` in vLLM: a backend that its option selects, and the functions of its fork of
-flash-attn for programs that import these.
+"""The functions of vLLM's fork of flash-attn, which its backend calls, and others import.
 
     vllm serve MODEL --attention-backend CUSTOM
 
-vLLM calls `register` when it starts, because the package has an entry point for that. The functions
-have the names and parameters of vllm.vllm_flash_attn. `fa_version` and `scheduler_metadata` have no
+The backend that this option selects calls them (docs/switch.md). They have the names and parameters
+of vllm.vllm_flash_attn. `fa_version` and `scheduler_metadata` have no
 effect: there is one implementation, and kernels schedule their tiles themselves. `num_splits` 1
 does not split keys; of other numbers this package makes as many splits as fill the GPU.
 """
@@ -27,7 +26,6 @@ __all__ = [
     "flash_attn_varlen_func",
     "get_scheduler_metadata",
     "is_fa_version_supported",
-    "register",
 ]
 
 FA2_AVAILABLE = FA3_AVAILABLE = True
@@ -49,15 +47,6 @@ INSTEAD = {
     "gather_kv_valid_length": "keys are pages or packed here; pass block_table",
 }
 """Why a parameter is not supported, and what to do instead."""
-
-
-def register() -> None:
-    """Register the backend as vLLM's CUSTOM. The entry point in vllm.general_plugins calls this."""
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-
-    register_backend(
-        AttentionBackendEnum.CUSTOM, "flash_attention.compat.backends.vllm.JitAttentionBackend"
-    )
 
 
 def flash_attn_varlen_func(

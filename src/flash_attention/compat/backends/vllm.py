@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's attention backend, with the attention of a step computed by this package.
 
-vLLM imports this module by name after `flash_attention.compat.vllm.register`. Its own backend is
+vLLM imports this module by the name that `register_vllm` of plug_ins.py gives. Its own backend is
 the base: it allocates and fills the KV cache, builds the metadata, and computes the steps that
 `elsewhere` names.
 """
