@@ -380,7 +380,7 @@ TABLES = {
 def modules_block() -> str:
     """The modules that `install` provides, as they stand in the document."""
     rows = (
-        (f"`{module}`", ", ".join(f"`{name}`" for name in sorted(names)))
+        (f"`{module}`", ", ".join(f"`{name}`" for name in sorted(names) if name[:2] != "__"))
         for module, names in MODULES.items()
         if names
     )

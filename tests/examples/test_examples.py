@@ -30,6 +30,11 @@ SAYS = {
         "16 sequences share 700 keys",
         "every sequence agrees with attention over its prompt and its own keys",
     ),
+    "switch_sglang.py": ("('flash_attn', 1) (2, 4, 64)",),
+    "switch_torch.py": ("('_flash_attention_forward', 1) ('_flash_attention_backward', 1)",),
+    "switch_transformer_engine.py": ("('flash_attn', 1) True",),
+    "switch_transformers.py": ("('transformers', 2) ('flash_attn', 8)",),
+    "switch_vllm.py": ("('flash_attn', 1) (9, 4, 64)",),
     "train_long_documents.py": ("the last plan: rows: 512, documents: ", "after 40 steps"),
     "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
 }

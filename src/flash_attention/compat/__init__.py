@@ -4,6 +4,7 @@
 Importing these modules changes nothing. A function has to be called, such as `install`.
 """
 
+from flash_attention.compat.counter import calls
 from flash_attention.compat.drop_in import install, uninstall
 
-__all__ = ["install", "uninstall"]
+__all__ = ["calls", "install", "uninstall"]

@@ -20,8 +20,11 @@ from flash_attention.after_import import AfterImport
 from flash_attention.compat import (
     bert_padding,
     flash_attn,
+    flash_attn_2_cuda,
     flash_attn_3,
+    flash_attn_3_passes,
     flash_attn_passes,
+    mha,
     rotary_layers,
 )
 from flash_attention.compat.transformers_answers import TOLD
@@ -41,6 +44,9 @@ PASSES = {
     for name, function in _public(flash_attn_passes).items()
     for prefix in ("", "_wrapped")
 }
+INTERFACE_3 = _public(flash_attn_3) | {
+    f"_{name}": function for name, function in _public(flash_attn_3_passes).items()
+}
 MODULES: dict[str, dict[str, Any]] = {
     "flash_attn": _public(flash_attn),
     "flash_attn.bert_padding": _public(bert_padding),
@@ -48,17 +54,26 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _public(rotary_layers)
     | {"apply_rotary_emb_func": rotary_layers.apply_rotary_emb},
+    "flash_attn.modules": {},
+    "flash_attn.modules.mha": _public(mha) | {"__getattr__": mha.__getattr__},
     "flash_attn.ops": {},
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
+    "flash_attn_2_cuda": _public(flash_attn_2_cuda),
     "flash_attn_3": {},
-    "flash_attn_interface": _public(flash_attn_3),
+    "flash_attn_3.flash_attn_interface": INTERFACE_3,
+    "flash_attn_interface": INTERFACE_3,
 }
 """The modules of other packages that are found here, and what is in them, by name."""
+
+LAYERS = "flash_attn.modules"
+"""Modules that stay those of an installed package, because they have more classes there, which call
+functions of the modules above."""
 
 PROVIDERS = {
     "flash_attn.cute": "flash-attn-4",
     "flash_attn": "flash-attn",
+    "flash_attn_2_cuda": "flash-attn",
     "flash_attn_3": "flash-attn-3",
     "flash_attn_interface": "flash-attn-3",
 }
@@ -68,7 +83,9 @@ PROVIDERS = {
 def install(*, replace: bool = False) -> None:
     """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
     functions of `compat.flash_attn`, `compat.bert_padding`, `compat.flash_attn_3`,
-    `compat.flash_attn_passes` and `compat.rotary_layers`.
+    `compat.flash_attn_passes`, `compat.flash_attn_3_passes`, `compat.flash_attn_2_cuda`,
+    `compat.mha` and `compat.rotary_layers`, and add the operators torch.ops.flash_attn_3.fwd and
+    .bwd.
 
     Their `__version__` and the version in their metadata is the one whose parameters the functions
     have, with this package in the local part. transformers then accepts
@@ -108,8 +125,11 @@ def _install() -> None:
     undo.callback(sys.modules.update, _modules())
     undo.callback(_forget_modules)
     _forget_modules()
+    real = PathFinder.find_spec("flash_attn") is not None
     for name, names in MODULES.items():
-        _add(name, names)
+        if not (real and name.startswith(LAYERS)):
+            _add(name, names)
+    undo.callback(flash_attn_3_passes.add_operators()._destroy)
     first, last = _Finder({name: partial(_tell, name) for name in TOLD}), _LastFinder()
     sys.meta_path[:] = [first, *sys.meta_path, last]
     for finder in (first, last):
@@ -152,7 +172,7 @@ def _add(name: str, names: Mapping[str, Any]) -> None:
         __all__=[public for public in names if not public.startswith("_")],
         __file__=__file__,
         __spec__=ModuleSpec(name, None, origin=__file__, is_package=is_package),
-        __version__=VERSION_3 if PROVIDERS.get(name) == "flash-attn-3" else VERSION,
+        __version__=VERSION_3 if PROVIDERS.get(name.split(".")[0]) == "flash-attn-3" else VERSION,
     )
     if is_package:  # of a package that is installed, other modules are found too
         within = sys.modules[parent].__path__ if parent else None
@@ -182,7 +202,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 DISTRIBUTIONS = {
-    "flash-attn": _Distribution("flash-attn", VERSION, "flash_attn"),
+    "flash-attn": _Distribution("flash-attn", VERSION, "flash_attn", "flash_attn_2_cuda"),
     "flash-attn-3": _Distribution(
         "flash-attn-3", VERSION_3, "flash_attn_3", "flash_attn_interface"
     ),

@@ -36,6 +36,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_window
 from flash_attention.compat import values
 from flash_attention.compat.alibi import biases
+from flash_attention.compat.counter import calls, count
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_no_gradient
 from flash_attention.compat.kv_cache import Cache
@@ -284,28 +285,35 @@ def attend(
     options: Keywords,
     return_lse: bool,
     deterministic: bool = False,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`. A
-    result that has no gradient is computed alone."""
+    """Compute attention of tensors with any strides, if `into` is given into that, and the
+    log-sum-exp with `return_lse`. A result that has no gradient is computed alone."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     validate = values.validates and not is_traced(q, k, v) and values.has_values(q)
+    count("flash_attn")
     try:
         if return_lse:
             return attention(
                 *(q, k, v),
                 **options,
+                out=into,
                 return_lse=True,
                 deterministic=deterministic,
                 validate=validate,
             )
-        return attention(q, k, v, **options, deterministic=deterministic, validate=validate), None
+        out = attention(
+            *(q, k, v), **options, out=into, deterministic=deterministic, validate=validate
+        )
+        return out, None
     except UnsupportedError:
         call = Call(q, k, v, **options)
         if (why := why_no_gradient(call)) is None:
             raise
-    again = partial(attend, q, k, v, options, return_lse, deterministic)
+    again = partial(attend, q, k, v, options, return_lse, deterministic, into)
+    calls["flash_attn"] -= 1  # which is counted again
     out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
     return out, lse
 

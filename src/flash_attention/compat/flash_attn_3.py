@@ -81,13 +81,13 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (batch, heads,
     seq_q).
     """
-    _refuse(
+    refuse(
         qv=qv,
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, k, q_descale, k_descale, v_descale)
+    options |= descales_of(q, k, q_descale, k_descale, v_descale)
     check_dense("k", k)
     options["split_keys"] = split_keys(num_splits, k.shape[1] if k.ndim > 1 else 0)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
@@ -165,13 +165,13 @@ def flash_attn_varlen_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (heads,
     total_q).
     """
-    _refuse(
+    refuse(
         qv=qv,
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, k, q_descale, k_descale, v_descale)
+    options |= descales_of(q, k, q_descale, k_descale, v_descale)
     check_dense("k", k)
     options["split_keys"] = split_keys(num_splits, k.shape[0])
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
@@ -222,7 +222,7 @@ def flash_attn_with_kvcache(
     `cu_seqlens_k_new` k and v are. Returns out, or with `return_softmax_lse` (out, softmax_lse,
     None, None), because no partial results are kept.
     """
-    _refuse(
+    refuse(
         qv=qv,
         attention_chunk=attention_chunk,
         scheduler_metadata=scheduler_metadata,
@@ -230,7 +230,7 @@ def flash_attn_with_kvcache(
     )
     check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, k_cache, q_descale, k_descale, v_descale)
+    options |= descales_of(q, k_cache, q_descale, k_descale, v_descale)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad, "page_table")
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if cu_seqlens_q is not None:
@@ -331,7 +331,7 @@ def _interleaved(first: Tensor, second: Tensor, last: Tensor) -> Tensor:
     return torch.cat((torch.stack((first, second), 1).flatten(), last))
 
 
-def _descales(q: Tensor, k: Tensor, *factors: Tensor | None) -> Keywords:
+def descales_of(q: Tensor, k: Tensor, *factors: Tensor | None) -> Keywords:
     """Return the descale factors of a call. One of an fp8 tensor that is not given is 1."""
     q_descale, k_descale, v_descale = (
         t.new_ones(1, dtype=torch.float32)
@@ -342,7 +342,8 @@ def _descales(q: Tensor, k: Tensor, *factors: Tensor | None) -> Keywords:
     return {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
 
 
-def _refuse(**given: Tensor | int | None) -> None:
+def refuse(**given: Tensor | int | None) -> None:
+    """Raise UnsupportedError for parameters without a kernel that have not their default value."""
     for name, value in given.items():
         if value is not None and not (isinstance(value, int) and value == 0):
             raise UnsupportedError(f"{name} is given, and {INSTEAD[name]}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flash_attention import ops
 from flash_attention.attention import with_rng_state
-from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.backward_call import ALL, BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_switch
@@ -59,7 +59,7 @@ def flash_attn_forward(
     _refuse("flash_attn_forward", return_softmax, q=q, k=k, v=v)
     window = (window_size_left, window_size_right)
     options = options_of(softmax_scale, causal, window, softcap, dropout_p)
-    return _results(q, k, v, options | biases(alibi_slopes, q, k, options))
+    return forward_pass(q, k, v, options | biases(alibi_slopes, q, k, options))
 
 
 def flash_attn_varlen_forward(
@@ -101,7 +101,7 @@ def flash_attn_varlen_forward(
     options |= packed_options(k, *lengths, block_table)
     if seqused_k is not None:
         options["seqused_k"] = seqused_k
-    return _results(q, k, v, options | biases(alibi_slopes, q, k, options))
+    return forward_pass(q, k, v, options | biases(alibi_slopes, q, k, options))
 
 
 def flash_attn_backward(
@@ -138,7 +138,7 @@ def flash_attn_backward(
     options = options_of(softmax_scale, causal, window, softcap, dropout_p)
     options |= _state_of(dropout_p, rng_state) | biases(alibi_slopes, q, k, options)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
-    sums = _differentiate(tensors, into, options, deterministic)
+    sums = store_gradients(tensors, into, options, deterministic)
     return torch.nn.functional.pad(sums, (0, -sums.shape[-1] % BLOCK))
 
 
@@ -179,7 +179,7 @@ def flash_attn_varlen_backward(
     options |= packed_options(k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, None)
     options |= biases(alibi_slopes, q, k, options)
     tensors, into = (dout, q, k, v, out, softmax_lse), (dq, dk, dv)
-    sums = _differentiate(tensors, into, options, deterministic)
+    sums = store_gradients(tensors, into, options, deterministic)
     heads, total = sums.shape
     rows = torch.arange(total, device=sums.device)
     sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), rows, right=True)
@@ -187,12 +187,15 @@ def flash_attn_varlen_backward(
     return padded.index_copy(1, rows + BLOCK * sequence, sums)
 
 
-def _results(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Results:
+def forward_pass(
+    q: Tensor, k: Tensor, v: Tensor, options: Keywords, into: Tensor | None = None
+) -> Results:
+    """Compute a forward pass that autograd does not record, if `into` is given into that."""
     check_dense("q", q)
     with torch.no_grad():
         if options["dropout_p"]:
             options["rng_state"] = with_rng_state(Call(q, k, v, **options)).rng_state
-        out, lse = attend(q, k, v, options, return_lse=True)
+        out, lse = attend(q, k, v, options, return_lse=True, into=into)
     assert lse is not None
     state = options.get("rng_state")
     if state is None:
@@ -205,33 +208,46 @@ def _state_of(dropout_p: float, rng_state: Tensor | None) -> Keywords:
     return {"rng_state": rng_state} if dropout_p else {}
 
 
-def _differentiate(
+def store_gradients(
     tensors: tuple[Tensor, ...],
     into: tuple[Tensor | None, ...],
     options: Keywords,
     deterministic: bool,
 ) -> Tensor:
     """Store gradients, and return the sum of dout out in each row."""
-    check_switch("deterministic", deterministic)
-    for name, tensor in zip(("dout", "q", "k", "v", "out", "softmax_lse"), tensors, strict=True):
-        check_dense(name, tensor)
+    _check_dense(tensors)
     _check_room(tensors[1:4], into)
-    dout, q, k, v, out = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors[:5])
-    lse = tensors[5].contiguous()
     wanted = Wanted(*(t is not None for t in into))
-    call = Call(q, k, v, out, **options)
+    found = backward_pass(tensors, options, deterministic, wanted)
+    dout, out = tensors[0], tensors[4]
     with torch.no_grad():
-        if ops.is_traced(q, k, v):
-            asked = BackwardCall(dout, call, lse, None, wanted, deterministic)
-            found = ops.traced_gradients(asked, None)
-        else:
-            found = compute_gradients(
-                backward_call_of(dout, call, lse, None, wanted, deterministic)
-            )
         for room, gradient in zip(into, found, strict=False):
             if room is not None and gradient is not None:
                 room.copy_(gradient)
         return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
+
+
+def backward_pass(
+    tensors: tuple[Tensor, ...],
+    options: Keywords,
+    deterministic: bool,
+    wanted: Wanted = ALL,
+) -> Gradients:
+    """Compute the gradients of dout, q, k, v, out and softmax_lse."""
+    check_switch("deterministic", deterministic)
+    _check_dense(tensors)
+    dout, q, k, v, out = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors[:5])
+    call, lse = Call(q, k, v, out, **options), tensors[5].contiguous()
+    with torch.no_grad():
+        if ops.is_traced(q, k, v):
+            asked = BackwardCall(dout, call, lse, None, wanted, deterministic)
+            return ops.traced_gradients(asked, None)
+        return compute_gradients(backward_call_of(dout, call, lse, None, wanted, deterministic))
+
+
+def _check_dense(tensors: tuple[Tensor, ...]) -> None:
+    for name, tensor in zip(("dout", "q", "k", "v", "out", "softmax_lse"), tensors, strict=True):
+        check_dense(name, tensor)
 
 
 def _check_room(tensors: tuple[Tensor, ...], into: tuple[Tensor | None, ...]) -> None:

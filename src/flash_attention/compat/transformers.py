@@ -20,6 +20,7 @@ from torch import Tensor
 
 from flash_attention.attention import attention
 from flash_attention.call.call import Call, Keywords
+from flash_attention.compat.counter import count
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.transformers_masks import Entries, documents_of, padding_mask
 from flash_attention.compat.transformers_models import (
@@ -96,6 +97,7 @@ def attention_forward(
     UnsupportedError for what is not supported.
     """
     _refuse(kwargs)
+    count("transformers")
     instead = "flash_attention.attention"
     refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     causal = _is_causal(module, is_causal, padded=attention_mask is not None)
@@ -120,8 +122,7 @@ def attention_forward(
             "cu_seq_lens_q and cu_seq_lens_k are given, max_length_q or max_length_k is not; pass"
             " the lengths of the longest sequences with them"
         )
-    options["cu_seqlens_q"] = cu_seq_lens_q.to(torch.int32)
-    options["cu_seqlens_k"] = cu_seq_lens_k.to(torch.int32)
+    options |= {"cu_seqlens_q": cu_seq_lens_q.int(), "cu_seqlens_k": cu_seq_lens_k.int()}
     options["max_seqlen_q"], options["max_seqlen_k"] = int(max_length_q), int(max_length_k)
     out = attention(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), **options)
     return out.view(*q.shape[:3], -1), None

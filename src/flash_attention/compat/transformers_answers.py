@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-ASKED = "is_flash_attn_2_available"
+VERSIONS = (2, 3)  # of flash-attn, whose functions are provided
 
 
 def change(undo: ExitStack, entries: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -35,28 +35,33 @@ def _tell_packages(undo: ExitStack, found: Mapping[str, list[str]]) -> None:
     undo.callback(_forget_answers, flash, utils)
     _forget_answers(flash, utils)
     if not torch.cuda.is_available():
-        original = getattr(utils, ASKED)
-        undo.callback(_replace_answer, _yes, original)
-        _replace_answer(original, _yes)
-        asked = getattr(flash, "FLASH_ATTENTION_COMPATIBILITY_MATRIX", {}).get(2, {})
-        devices = (*asked.get("supported_devices", ()), (_yes, "cpu"))
-        change(undo, asked, {"general_availability_check": _yes, "supported_devices": devices})
+        for version in VERSIONS:
+            asked = f"is_flash_attn_{version}_available"
+            original = getattr(utils, asked)
+            undo.callback(_replace_answer, asked, _yes, original)
+            _replace_answer(asked, original, _yes)
+            rules = getattr(flash, "FLASH_ATTENTION_COMPATIBILITY_MATRIX", {}).get(version, {})
+            devices = (*rules.get("supported_devices", ()), (_yes, "cpu"))
+            change(undo, rules, {"general_availability_check": _yes, "supported_devices": devices})
 
 
 def _tell_devices(undo: ExitStack, found: Mapping[str, list[str]]) -> None:
     """Make transformers 4 accept a model on the CPU, where there is no GPU. It checks the device of
     a model only when the model is made."""
     model = sys.modules[MODELS].PreTrainedModel
-    check = getattr(model, "_flash_attn_2_can_dispatch", None)
-    if check is None or torch.cuda.is_available():
-        return
+    for version in VERSIONS:
+        check = getattr(model, f"_flash_attn_{version}_can_dispatch", None)
+        if check is not None and not torch.cuda.is_available():
+            undo.callback(setattr, model, check.__name__, check)
+            setattr(model, check.__name__, _as_when_made(check))
 
+
+def _as_when_made(check: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(check)
     def checked(self: Any, is_init_check: bool = False) -> Any:
         return check(self, is_init_check=True)
 
-    undo.callback(setattr, model, check.__name__, check)
-    setattr(model, check.__name__, checked)
+    return checked
 
 
 PACKAGES = "transformers.modeling_flash_attention_utils"
@@ -73,11 +78,11 @@ def _yes(*_: object, **__: object) -> bool:
     return True
 
 
-def _replace_answer(old: object, new: object) -> None:
+def _replace_answer(asked: str, old: object, new: object) -> None:
     """Replace a function in all modules that have imported it."""
     for module in [m for name, m in sys.modules.items() if name.split(".")[0] == "transformers"]:
-        if vars(module).get(ASKED) is old:
-            setattr(module, ASKED, new)
+        if vars(module).get(asked) is old:
+            setattr(module, asked, new)
 
 
 def _forget_answers(flash: ModuleType, utils: ModuleType) -> None:

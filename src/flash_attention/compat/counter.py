@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many calls under other libraries' names were computed here, to see that a switch is on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+calls: Counter[str] = Counter()
+"""The calls of functions of "flash_attn", whatever their version, and of "transformers". Calls in
+compiled functions are not counted."""
+
+
+def count(library: str) -> None:
+    """Count a call."""
+    if not torch.compiler.is_compiling():
+        calls[library] += 1
