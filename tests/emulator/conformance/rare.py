@@ -78,6 +78,16 @@ INTEGERS = [
         _one_by_one(lambda a, b: a + (2 * b + (a + b >> 32) >> 32)),
     ),
     Op(
+        "a carry through all ones",
+        "{.reg .u32 t; add.cc.u32 t, %1, %2; addc.cc.u32 t, 0xFFFFFFFF, 0; addc.u32 %0, 0, 0;}",
+        _one_by_one(lambda a, b: a + b >> 32),
+    ),
+    Op(
+        "a borrow through zero",
+        "{.reg .u32 t; sub.cc.u32 t, %1, %2; subc.cc.u32 t, 0, 0; subc.u32 %0, 5, 0;}",
+        _one_by_one(lambda a, b: 5 - (a < b)),
+    ),
+    Op(
         "sub.cc subc",
         "{.reg .u32 t; sub.cc.u32 t, %1, %2; subc.u32 %0, %2, %1;}",
         _one_by_one(lambda a, b: b - a - (a < b)),

@@ -24,5 +24,5 @@ def from_fragments(
     for index, register in enumerate(registers):
         values = to_f32(np.ascontiguousarray(register).view(f"u{size}"), dtype)
         fragments[:, index & 1, :, index >> 1] = values.reshape(warps, 8, 4, in_word)
-    by_warp = fragments.reshape(warps, 16, depth)[order]
+    by_warp: NDArray[np.float32] = fragments.reshape(warps, 16, depth)[order]
     return by_warp.reshape(warps // GROUP_WARPS, ROWS, depth)
