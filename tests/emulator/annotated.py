@@ -50,8 +50,9 @@ class Annotated:
         """Run it; the arrays afterwards have the names of the arguments."""
         given = eval(f"dict({self.arguments})", dict(_VALUES))
         given = {name: given[v.name] if isinstance(v, _Again) else v for name, v in given.items()}
-        sizes = eval(f"({self.launch},)", {})
-        grid, block, dynamic_smem, cluster = (*sizes, *(0, None)[len(sizes) - 2 :])
+        sizes: tuple[Any, ...] = eval(f"({self.launch},)", {})
+        sizes += (0, None)[len(sizes) - 2 :]
+        grid, block, dynamic_smem, cluster = sizes
         kernel = UserKernel.of_ptx(_ptx_of(self.path), self.name)
         result = kernel.run(
             *given.values(),

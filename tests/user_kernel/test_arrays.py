@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ptx_emulator import Empty, UserKernel, UserRun
@@ -15,9 +17,9 @@ extern "C" __global__ void shift(const float* from, float* to, int n) {
 """
 
 
-def shift(source: object, target: object, n: int, **options: bool) -> UserRun:
+def shift(source: Any, target: Any, n: int, checks: bool = True) -> UserRun:
     kernel = UserKernel.of_source(SOURCE)
-    return kernel.run(source, target, n, grid=2, block=32, names=["from", "to", "n"], **options)
+    return kernel.run(source, target, n, grid=2, block=32, names=["from", "to", "n"], checks=checks)
 
 
 def test_views_of_one_array_are_one_memory() -> None:

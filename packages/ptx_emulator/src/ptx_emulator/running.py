@@ -67,9 +67,11 @@ def run(
 
     def attempt(program: Program, fill: np.uint32) -> RunResult:
         if schedule != LOCKSTEP and checks and program.meets_at_barriers:
-            together = _run_together(launched(program, fill), memory, patience)
+            before = memory.saved()
+            together = _run_together(launched(program, fill), patience)
             if together is not None:
                 return together
+            memory.restore(before)
         with _freed(launched(program, fill)) as machine:
             return _run(machine, schedule, seed, patience)
 
@@ -97,23 +99,16 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(
-    machine: Machine, memory: GlobalMemory, patience: float | None
-) -> RunResult | None:
-    """What a run gives in every order of the warps; None where the order may matter, and then
-    nothing has happened."""
-    before = memory.saved()
+def _run_together(machine: Machine, patience: float | None) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter."""
     with _freed(machine):
         try:
             result = _run(machine, LOCKSTEP, 0, patience)
-            if not result.findings and not machine.global_access.exchanges:
-                return result
         except EndlessError:
             raise
         except EmulatorError:
-            pass
-    memory.restore(before)
-    return None
+            return None
+        return None if result.findings or machine.global_access.exchanges else result
 
 
 def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
