@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -67,11 +68,9 @@ def run(
 
     def attempt(program: Program, fill: np.uint32) -> RunResult:
         if schedule != LOCKSTEP and checks and program.meets_at_barriers:
-            before = memory.saved()
-            together = _run_together(launched(program, fill), patience)
+            together = _run_together(partial(launched, program, fill), memory, patience)
             if together is not None:
                 return together
-            memory.restore(before)
         with _freed(launched(program, fill)) as machine:
             return _run(machine, schedule, seed, patience)
 
@@ -99,16 +98,23 @@ def _freed(machine: Machine) -> Iterator[Machine]:
         vars(machine).clear()
 
 
-def _run_together(machine: Machine, patience: float | None) -> RunResult | None:
-    """What a run gives in every order of the warps; None where the order may matter."""
-    with _freed(machine):
+def _run_together(
+    launched: Callable[[], Machine], memory: GlobalMemory, patience: float | None
+) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter, and then
+    nothing has happened."""
+    before = memory.saved()  # a machine counts itself among those that use the memory
+    with _freed(launched()) as machine:
         try:
             result = _run(machine, LOCKSTEP, 0, patience)
+            if not result.findings and not machine.global_access.exchanges:
+                return result
         except EndlessError:
             raise
         except EmulatorError:
-            return None
-        return None if result.findings or machine.global_access.exchanges else result
+            pass
+    memory.restore(before)
+    return None
 
 
 def _run(machine: Machine, schedule: str, seed: int, patience: float | None) -> RunResult:
