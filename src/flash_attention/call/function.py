@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.program.derivative import differentiate
+from flash_attention.program.layout import Sum
 from flash_attention.program.nodes import Program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
 from flash_attention.program.verdict_text import tables_bytes
@@ -35,7 +37,7 @@ class Function:
     tensor is read when a kernel runs.
     """
 
-    __slots__ = ("__dict__", "traced")
+    __slots__ = ("__dict__", "sums", "traced")
 
     def __init__(
         self, score: ScoreFunction | None = None, mask: MaskFunction | None = None
@@ -43,6 +45,7 @@ class Function:
         if score is None and mask is None:
             raise UnsupportedError("a Function has neither score nor mask; give one of them")
         self.traced: Traced = trace(score=score, mask=mask)
+        self.sums: tuple[Sum, ...] = ()  # of gradients of captured tensors, in a backward pass
 
     @property
     def program(self) -> Program:
@@ -54,9 +57,15 @@ class Function:
         """The captured tensors."""
         return self.traced.tensors
 
+    def trained(self) -> tuple[int, ...]:
+        """The slots of captured tensors that require grad and that scores depend on. Nothing has a
+        gradient through a mask."""
+        tensors = self.tensors
+        return tuple([s for s in differentiable_slots(self.program) if tensors[s].requires_grad])
+
     def needs_grad(self) -> bool:
-        """Whether a captured tensor requires grad."""
-        return any(tensor.requires_grad for tensor in self.tensors)
+        """Whether autograd would expect the gradient of a captured tensor."""
+        return bool(self.trained())
 
     @cached_property
     def devices(self) -> tuple[torch.device, ...]:
@@ -83,15 +92,10 @@ class Function:
         return f"Function({self.program.digest})"
 
 
-def check_captured(function: Function) -> None:
-    """Check that autograd expects no gradient of a captured tensor while it records."""
-    for slot, tensor in enumerate(function.tensors):
-        if tensor.requires_grad:
-            raise UnsupportedError(
-                f"captured tensor {slot} of the score or mask function, of shape"
-                f" {tuple(tensor.shape)}, requires grad, and there are no gradients of captured"
-                " tensors; capture tensor.detach(), or call under torch.no_grad()"
-            )
+@lru_cache(maxsize=256)
+def differentiable_slots(program: Program) -> tuple[int, ...]:
+    """The slots of captured tensors of floats that changed scores depend on."""
+    return tuple(sorted({load.slot for load in differentiate(program).loads}))
 
 
 def check_function(function: object, q: Tensor) -> None:

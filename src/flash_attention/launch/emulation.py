@@ -18,6 +18,7 @@ from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -160,6 +161,13 @@ def emulate_backward_plan(
     return BackwardEmulation(ran.result, ran.findings, ran.counters, ran.seconds)
 
 
+def _of_function(function: Function | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the captured tensors of a function, and the memory of their gradients."""
+    if function is None:
+        return (), ()
+    return function.tensors, tuple(tensor for each in function.sums for tensor in each.memory)
+
+
 class _Emulated(NamedTuple):
     """What an emulated plan gave, whatever its pass."""
 
@@ -192,12 +200,14 @@ def _emulated(
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     function = (call.call if isinstance(call, BackwardCall) else call).function
-    captured = () if function is None else function.tensors
-    read = (*inputs.values(), *captured)
+    captured, sums = _of_function(function)
+    read = (*inputs.values(), *captured, *sums)
     memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
+    addresses: list[int] = []
     if function is not None:
-        put_function(arguments, function, _capture(memory, captured))
+        addresses = _capture(memory, (*captured, *sums))
+        put_function(arguments, function, addresses)
     start = time.perf_counter()
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
@@ -206,6 +216,9 @@ def _emulated(
         keep_code(kernel, program)
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
+    for address, tensor in zip(addresses[len(captured) :], sums, strict=True):
+        if tensor.numel():
+            tensor.copy_(_read(memory, address, TensorView.of("gradient", tensor)))
     written = {
         name: _read(memory, getattr(arguments, name), view) for name, view in outputs.items()
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
@@ -60,6 +61,21 @@ class TensorType(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}[{self.ndim}]"
 
 
+class How(Enum):
+    """How a kernel sums the gradient of a captured tensor."""
+
+    STORE = "store"  # every element has one term, and is stored in the dtype of the tensor
+    ADD = "add"  # terms are added in float32, in any order
+    EXACT = "exact"  # terms are added without rounding, so that their order does not matter
+
+
+class Gathered(NamedTuple):
+    """A captured tensor whose gradient a backward kernel computes."""
+
+    slot: int
+    how: How
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Nodes in an order in which they can be computed, and which of them are the results."""
@@ -69,6 +85,7 @@ class Program:
     numbers: tuple[Type, ...]
     score: int | None  # the node of the changed score
     mask: int | None  # the node that says whether a query sees a key
+    gathered: tuple[Gathered, ...] = ()  # gradients of captured tensors, in a backward pass
 
     @cached_property
     def text(self) -> str:
@@ -79,6 +96,7 @@ class Program:
             *(_line(index, node) for index, node in enumerate(self.nodes)),
             f"score {self.score}",
             f"mask {self.mask}",
+            *(f"gradient {slot} {how.value}" for slot, how in self.gathered),
         ]
         return "\n".join(lines)
 

@@ -32,6 +32,7 @@ struct Traced {
   static constexpr bool kMasks = Program::kHasMask;
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
   static constexpr bool kListed = Listed;
+  static constexpr bool kGathers = Program::kGathers;
 
  private:
   using ProgramArgs = typename Program::Args;
@@ -53,6 +54,15 @@ struct Traced {
     }
     __device__ bool is_seen() const {
       return Program::mask(args, of_head, of_query, of_key, batch, head, query, key);
+    }
+    // The derivative of the changed score by an element that is read, and where its gradient is.
+    template <class Load>
+    __device__ float derivative(float s) const {
+      return Load::value(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
+    }
+    template <class Load>
+    __device__ auto* place() const {
+      return Load::place(args, of_head, of_query, of_key, batch, head, query, key);
     }
   };
 
@@ -145,8 +155,9 @@ struct Traced {
   };
 
   // The two rows of a lane, which are keys. It keeps what it knows of the head.
-  class OfKeys : public Elements<OfKeys> {
+  class OfKeys : public Elements<OfKeys>, public function::Gathering<OfKeys, Program, At> {
     friend class Elements<OfKeys>;
+    friend class function::Gathering<OfKeys, Program, At>;
 
    public:
     template <class Args>
