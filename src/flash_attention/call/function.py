@@ -57,6 +57,16 @@ class Function:
         """The captured tensors."""
         return self.traced.tensors
 
+    @property
+    def written(self) -> tuple[Tensor, ...]:
+        """The memory of gradients of captured tensors, which a backward pass writes."""
+        return tuple([tensor for each in self.sums for tensor in each.memory])
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """The tensors that kernels read and write, in the order of their addresses."""
+        return (*self.tensors, *self.written)
+
     def trained(self) -> tuple[int, ...]:
         """The slots of captured tensors that require grad and that scores depend on. Nothing has a
         gradient through a mask."""

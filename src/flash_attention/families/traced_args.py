@@ -91,5 +91,7 @@ def put_absolute(args: Any, problem: Problem) -> None:
 def put_function(args: Any, function: Function, pointers: Sequence[int] | None = None) -> None:
     """Store the numbers and the captured tensors of a function, and the sums of their gradients.
     Their addresses may be other ones than those of the tensors."""
+    if pointers is None:
+        pointers = [tensor.data_ptr() for tensor in function.memory]
     packed = arguments(function.traced, function.sums, pointers)
     ctypes.memmove(ctypes.addressof(args) + type(args).program.offset, packed, len(packed))

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
-from flash_attention.call.function import Function
 from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -137,10 +136,7 @@ def emulate_plan(
     smem_bytes: int | None = None,
 ) -> Emulation:
     """Run the kernels of a forward plan on copies of the call's tensors in the emulator's memory.
-
-    The output is a new tensor with the strides of the plan. Tests that plant a mistake replace
-    `compile_unit` and `smem_bytes`.
-    """
+    The output is new. Tests that plant a mistake replace `compile_unit` and `smem_bytes`."""
     ran = _emulated(plan, call, settings, compile_unit, smem_bytes)
     output, *others = (ran.result,) if isinstance(ran.result, Tensor) else ran.result
     max_scores = others.pop() if call.return_max else None
@@ -159,13 +155,6 @@ def emulate_backward_plan(
     """Run the kernels of a backward plan as `emulate_plan` runs those of a forward plan."""
     ran = _emulated(plan, call, settings, compile_unit)
     return BackwardEmulation(ran.result, ran.findings, ran.counters, ran.seconds)
-
-
-def _of_function(function: Function | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the captured tensors of a function, and the memory of their gradients."""
-    if function is None:
-        return (), ()
-    return function.tensors, tuple(tensor for each in function.sums for tensor in each.memory)
 
 
 class _Emulated(NamedTuple):
@@ -200,13 +189,12 @@ def _emulated(
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     function = (call.call if isinstance(call, BackwardCall) else call).function
-    captured, sums = _of_function(function)
-    read = (*inputs.values(), *captured, *sums)
+    captured, sums = ((), ()) if function is None else (function.memory, function.written)
+    read = (*inputs.values(), *captured)
     memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
-    addresses: list[int] = []
+    addresses = _capture(memory, captured)
     if function is not None:
-        addresses = _capture(memory, (*captured, *sums))
         put_function(arguments, function, addresses)
     start = time.perf_counter()
     named = plan.config.short_form()
@@ -216,9 +204,8 @@ def _emulated(
         keep_code(kernel, program)
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
-    for address, tensor in zip(addresses[len(captured) :], sums, strict=True):
-        if tensor.numel():
-            tensor.copy_(_read(memory, address, TensorView.of("gradient", tensor)))
+    for address, tensor in zip(reversed(addresses), reversed(sums), strict=False):
+        tensor.copy_(_read(memory, address, TensorView.of("gradient", tensor)))
     written = {
         name: _read(memory, getattr(arguments, name), view) for name, view in outputs.items()
     }

@@ -81,15 +81,10 @@ def arguments_size(program: Program) -> int:
     return struct.calcsize(_format(program))
 
 
-def arguments(
-    traced: Traced, sums: Sequence[Sum] = (), pointers: Sequence[int] | None = None
-) -> bytes:
-    """The bytes of `struct Args`. `pointers` are the addresses of the captured tensors, then of the
-    memory of their sums, where these are not their own."""
+def arguments(traced: Traced, sums: Sequence[Sum], pointers: Sequence[int]) -> bytes:
+    """The bytes of `struct Args`. `pointers` are the addresses of the captured tensors, then those
+    of the memory of their sums."""
     program, tensors, numbers = traced
-    if pointers is None:
-        memory = [tensor for each in sums for tensor in each.memory]
-        pointers = [tensor.data_ptr() for tensor in (*tensors, *memory)]
     addresses = iter(pointers)
     wide: list[int] = []
     narrow: list[int | float] = []

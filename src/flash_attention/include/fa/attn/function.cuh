@@ -5,7 +5,6 @@
 #include <fa/attn/softmax.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/math.cuh>
-#include <fa/ptx/memory.cuh>
 
 namespace fa::attn::function {
 
@@ -78,7 +77,7 @@ __device__ __forceinline__ void store_bf16(unsigned short* to, float x) {
 
 // Adds a term to an element of a gradient.
 __device__ __forceinline__ void add(float* to, float x) {
-  if (x != 0.f) ptx::red_add(to, x);
+  if (x != 0.f) atomicAdd(to, x);
 }
 
 // Adds a term without rounding, so that the order of terms does not matter. The sum is a number of digits
@@ -88,16 +87,19 @@ inline constexpr int kDigits = 5;
 __device__ __forceinline__ void add(float* to, float x, i64* digits) {
   constexpr int kLowest = 96, kFraction = 23, kBias = 127, kDigitBits = 32;
   if (x == 0.f) return;
-  if (!(fabsf(x) < 0x1p63f)) return ptx::red_add(to, x * __uint_as_float(0x7f800000u));
+  if (!(fabsf(x) < 0x1p63f)) {
+    atomicAdd(to, x * __uint_as_float(0x7f800000u));
+    return;
+  }
   const u32 bits = __float_as_uint(x);
   int shift = static_cast<int>(bits >> kFraction & 0xff) - kBias - kFraction + kLowest;
   u32 fraction = (bits & 0x7fffff) | 0x800000;
   if (shift < 0) fraction >>= min(-shift, 31), shift = 0;
   const i64 wide = static_cast<i64>(fraction) << shift % kDigitBits;
   const i64 low = wide & 0xffffffff, high = wide >> kDigitBits;
-  digits += shift / kDigitBits;
-  ptx::red_add(digits, x < 0.f ? -low : low);
-  if (high) ptx::red_add(digits + 1, x < 0.f ? -high : high);
+  u64* const at = reinterpret_cast<u64*>(digits) + shift / kDigitBits;
+  atomicAdd(at, static_cast<u64>(x < 0.f ? -low : low));
+  if (high) atomicAdd(at + 1, static_cast<u64>(x < 0.f ? -high : high));
 }
 
 // What a kernel does whose rows are keys: dS of changed scores is added to the gradients of captured tensors.

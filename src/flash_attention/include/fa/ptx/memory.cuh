@@ -175,10 +175,6 @@ __device__ inline void red_add(float* gmem, float x) {
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(gmem), "f"(x) : "memory");
 }
 
-__device__ inline void red_add(i64* gmem, i64 x) {
-  asm volatile("red.global.add.u64 [%0], %1;" ::"l"(gmem), "l"(x) : "memory");
-}
-
 // NOTE: PTX ISA 9.7.13, red: vectors need sm_90. The address is a multiple of 16 bytes.
 __device__ inline void red_add_4(float* gmem, const float (&x)[4]) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(gmem), "f"(x[0]), "f"(x[1]),
