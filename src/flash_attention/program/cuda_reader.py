@@ -317,10 +317,11 @@ class _Printer:
         )
 
     def _shared(self, indices: tuple[int, ...]) -> str:
-        """Which terms an element of a gradient has: those of a head, a query, a key, or some."""
+        """Which scores an element of a gradient has terms of, as `Shared` of HEADER."""
         levels = {self.level(each) for each in indices} - {Level.HEAD}
-        found = levels.pop() if len(levels) == 1 else Level.ELEMENT if levels else Level.HEAD
-        return found.name.title()
+        if levels == {Level.QUERY, Level.KEY}:
+            return "Pair"
+        return max(levels, default=Level.HEAD).name.title()
 
     def _part(self, level: Level) -> str:
         function = _Function(self, level)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations of the programs that users' mask and score functions become.
 #pragma once
-#include <fa/attn/sequence.cuh>
-#include <fa/attn/softmax.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/math.cuh>
 
@@ -60,8 +58,9 @@ __device__ __forceinline__ float read_bf16(const unsigned short* p) {
 template <class... Loads>
 struct List {};
 
-// Which scores an element of a gradient has terms of: those of a head, of a query, of a key, or any.
-enum class Shared { kHead, kQuery, kKey, kElement };
+// Which scores an element of a gradient has terms of: those of a head, of a query, of a key, of one of each,
+// or of any, such as those of a distance.
+enum class Shared { kHead, kQuery, kKey, kPair, kElement };
 
 // An element of a gradient, if it has one term.
 template <class T>
@@ -101,105 +100,5 @@ __device__ __forceinline__ void add(float* to, float x, i64* digits) {
   atomicAdd(at, static_cast<u64>(x < 0.f ? -low : low));
   if (high) atomicAdd(at + 1, static_cast<u64>(x < 0.f ? -high : high));
 }
-
-// What a kernel does whose rows are keys: dS of changed scores is added to the gradients of captured tensors.
-// `Own` has each(), which visits the elements of a lane. Terms of an element are added up in a warp first.
-template <class Own, class Program, class At>
-class Gathering {
-  using ProgramArgs = typename Program::Args;
-
- public:
-  // The derivatives by captured elements that depend on scores: scores are gone when dS is there.
-  template <class Scores>
-  struct Kept {
-    Scores of[Program::kKeptLoads > 0 ? Program::kKeptLoads : 1];
-  };
-
-  template <class Scores>
-  __device__ void keep(Kept<Scores>& kept, const Scores& s, float scale, const ProgramArgs& args,
-                       const Place& place) const {
-    keep_all(typename Program::Loads{}, kept, s, scale, args, place);
-  }
-
-  template <class Scores>
-  __device__ void gather(const Scores& ds, const Kept<Scores>& kept, const ProgramArgs& args,
-                         const Place& place, const Sequence& sequence) const {
-    gather_all(typename Program::Loads{}, ds, kept, args, place, sequence);
-  }
-
- private:
-  template <class... Loads, class... Given>
-  __device__ void keep_all(List<Loads...>, Given&... given) const {
-    (keep_load<Loads>(given...), ...);
-  }
-  template <class... Loads, class... Given>
-  __device__ void gather_all(List<Loads...>, const Given&... given) const {
-    (gather_load<Loads>(given...), ...);
-  }
-
-  template <class Load, class Scores>
-  __device__ void keep_load(Kept<Scores>& kept, const Scores& s, float scale,
-                            const ProgramArgs& args, const Place& place) const {
-    if constexpr (Load::kKept >= 0)
-      own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
-        kept.of[Load::kKept].v[0][j][e] = at.template derivative<Load>(s.v[0][j][e] * scale);
-      });
-  }
-
-  template <class Load, class Scores>
-  __device__ void gather_load(const Scores& ds, const Kept<Scores>& kept, const ProgramArgs& args,
-                              const Place& place, const Sequence& sequence) const {
-    float sums[2] = {};
-    typename Load::Element* to[2];
-    own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
-      const int h = e / 2;
-      const float x = term<Load>(ds, kept, j, e, at);
-      to[h] = at.template place<Load>();
-      if constexpr (Load::kStores) {
-        if (at.query - place.ahead < sequence.q_len && at.key < sequence.k_len)
-          Load::add(args, to[h], x);
-      } else if constexpr (Load::kShared == Shared::kElement) {
-        Load::add(args, to[h], x);
-      } else if constexpr (Load::kShared == Shared::kQuery) {
-        sums[h] = x;
-        if (h == 0) return;
-        const float sum = column_sum(sums[0] + sums[1]);
-        if (lane_id() < 4) Load::add(args, to[h], sum);
-      } else {
-        sums[h] += x;
-      }
-    });
-    if constexpr (Load::kShared == Shared::kHead) {
-      const float sum = lanes_sum<32>(sums[0] + sums[1]);
-      if (lane_id() == 0) Load::add(args, to[0], sum);
-    } else if constexpr (Load::kShared == Shared::kKey) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float sum = quad_sum(sums[h]);
-        if (lane_id() % 4 == 0) Load::add(args, to[h], sum);
-      }
-    }
-  }
-
-  // Where a score is hidden, the derivative may be anything.
-  template <class Load, class Scores>
-  static __device__ float term(const Scores& ds, const Kept<Scores>& kept, int j, int e,
-                               const At& at) {
-    const float x = ds.v[0][j][e];
-    if constexpr (Load::kKept >= 0)
-      return x == 0.f ? x : x * kept.of[Load::kKept].v[0][j][e];
-    else
-      return x == 0.f ? x : x * at.template derivative<Load>(0.f);
-  }
-
-  // The sum of the lanes whose queries are the same.
-  static __device__ float column_sum(float x) {
-#pragma unroll
-    for (int lanes = 4; lanes < 32; lanes *= 2) x += __shfl_xor_sync(~0u, x, lanes);
-    return x;
-  }
-
-  __device__ const Own& own() const { return static_cast<const Own&>(*this); }
-};
 
 }  // namespace fa::attn::function

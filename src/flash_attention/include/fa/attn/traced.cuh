@@ -4,6 +4,7 @@
 #pragma once
 #include <fa/attn/block_list.cuh>
 #include <fa/attn/function.cuh>
+#include <fa/attn/gathering.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
 
