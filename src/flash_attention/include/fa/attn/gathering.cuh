@@ -106,7 +106,11 @@ class Gathering {
       sum = lanes_sum<32>(sum);
       if (lane_id() == 0) Load::add(args, first, sum);
     } else {
-      gather_diagonals<Load>(ds, kept, args, place);
+      Place again =
+          place;  // places are computed anew: registers have no room for those of all scores
+      again.query = __shfl_sync(~0u, place.query, 0);
+      again.key = __shfl_sync(~0u, place.key, 0);
+      gather_diagonals<Load>(ds, kept, args, again);
     }
   }
 
