@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import Function, attention, masks, scores
+from flash_attention import Function, UnsupportedError, attention, masks, scores
 from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import Call as Forward
 from flash_attention.call.captured import captured_gradients, gathering
@@ -22,9 +22,9 @@ from flash_attention.dropout import dropout_mask
 from flash_attention.launch.emulation import Settings, emulate_backward_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.formula import evaluate
-from ptx_emulator import SCHEDULES
-from tests.devices import on_devices
-from tests.functions.cases import BACKWARD
+from tests.devices import HOPPER_DEVICES, on_devices
+from tests.families.sm90.backward.cases import config
+from tests.functions.cases import BACKWARD, FORWARD
 
 BATCH, HEADS, HEADS_K, QUERIES, KEYS, D = 2, 2, 1, 70, 140, 64
 Change = Callable[..., Any]
@@ -77,7 +77,12 @@ CASES: dict[str, Learned] = {
         [(QUERIES, KEYS), (BATCH, 1, 1, KEYS)],
         {"window": (40, 30)},
     ),
-    "slopes": Learned(scores.alibi, [(HEADS,)], {"softcap": 3.0}, torch.float16),
+    "slopes": Learned(
+        lambda slopes: lambda s, b, h, q, k: s + slopes[h] * (k - q),
+        [(HEADS,)],
+        {"softcap": 3.0},
+        torch.float16,
+    ),
     "a table": Learned(scores.relative_bias, [(HEADS, 41)], mask=masks.window(60, 90)),
     "with dropout": Learned(
         scores.relative_bias,
@@ -103,7 +108,7 @@ CASES: dict[str, Learned] = {
 class Call:
     """The tensors of a case, and the formula in another precision."""
 
-    def __init__(self, case: Learned, device: str) -> None:
+    def __init__(self, case: Learned, device: str, d: int = D) -> None:
         torch.manual_seed(3)
         self.case, self.device = case, device
         packed = bool(case.q_starts)
@@ -113,8 +118,8 @@ class Call:
         def drawn(*shape: int) -> Tensor:
             return torch.randn(shape).to(device, torch.bfloat16)
 
-        self.q, self.do = drawn(*rows_q, HEADS, D), drawn(*rows_q, HEADS, D)
-        self.k, self.v = drawn(*rows_k, HEADS_K, D), drawn(*rows_k, HEADS_K, D)
+        self.q, self.do = drawn(*rows_q, HEADS, d), drawn(*rows_q, HEADS, d)
+        self.k, self.v = drawn(*rows_k, HEADS_K, d), drawn(*rows_k, HEADS_K, d)
         self.captured = [
             torch.randn(shape).to(device, case.dtype).requires_grad_() for shape in case.shapes
         ]
@@ -150,7 +155,7 @@ class Call:
         leaves = [t.detach().double().requires_grad_() for t in self.captured]
         change, cap = self.case.change(*leaves), self.options.get("softcap")
         for number, (q, do, k, v) in enumerate(self._sequences()):
-            s = q @ k.mT / math.sqrt(D)
+            s = q @ k.mT / math.sqrt(q.shape[-1])
             if not s.numel():
                 continue
             axes = [torch.arange(n, device=self.device) for n in s.shape]
@@ -240,13 +245,87 @@ def test_autograd_gets_them(name: str, device: str, deterministic: bool) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["biases of some", "packed, shared"])
-def test_deterministic_gradients_have_the_same_bits_in_every_order(name: str) -> None:
-    call = Call(CASES[name], "cpu")
-    first, *others = (
-        call.emulated(None, deterministic=True, settings=Settings(schedule=each, seed=seed))
-        for seed, each in enumerate(SCHEDULES)
+def test_deterministic_gradients_have_the_same_bits_in_every_order() -> None:
+    call = Call(CASES["biases of some"], "cpu")
+    ordered = config(
+        D, stages=1, dq="ordered", schedule="serial", order="dynamic_8", tile="64, 128"
+    )
+    first, second = (
+        call.emulated(ordered, deterministic=True, settings=Settings(schedule=each))
+        for each in ("lockstep", "random")
     )
     call.check(first)
-    for other in others:
-        assert all(map(torch.equal, first, other))
+    assert all(map(torch.equal, first, second))
+
+
+KINDS = {
+    128: ("biases of some", config(128)),  # arithmetic under products
+    256: ("derivatives of all kinds", None),  # split products
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", KINDS)
+def test_other_kinds_of_kernels_compute_them(d: int) -> None:
+    name, given = KINDS[d]
+    call = Call(CASES[name], "cpu", d)
+    call.check(call.emulated(given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+def test_only_captured_tensors_require_grad_and_their_strides_are_any(device: str) -> None:
+    call = Call(CASES["a bias of all scores"], device)
+    base = call.captured[0].detach()[:1].transpose(2, 3).contiguous().requires_grad_()
+    table = torch.randn(HEADS, 2, device=device)[:, :1].requires_grad_()
+    shown = torch.zeros(QUERIES, device=device, requires_grad=True)  # which only the mask reads
+    bias, slopes = base.transpose(2, 3).expand(BATCH, -1, -1, -1), table.expand(-1, QUERIES)
+
+    def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return score + bias[batch, head, query, key] * slopes[head, query]
+
+    def attend(**configs: Any) -> Tensor:
+        mask = lambda batch, head, query, key: shown[query] == 0  # noqa: E731
+        return attention(call.q, call.k, call.v, score=change, mask=mask, causal=True, **configs)
+
+    without_dq = BACKWARD.format(D).replace("dq_own_warpgroup+ds_1", "dq_none+ds_0")
+    kernels = {"config": FORWARD.format(D), "backward_config": without_dq}
+    found = [torch.autograd.grad(attend(**kernels), (base, table), call.do)]
+    call.q, call.k, call.v, call.do = (t.cpu() for t in (call.q, call.k, call.v, call.do))
+    base, table, shown = (t.detach().cpu().requires_grad_() for t in (base, table, shown))
+    bias, slopes = base.transpose(2, 3).expand(BATCH, -1, -1, -1), table.expand(-1, QUERIES)
+    found.append(torch.autograd.grad(attend(), (base, table), call.do))
+    for kernel, by_torch in zip(*found, strict=True):
+        torch.testing.assert_close(kernel.cpu(), by_torch, rtol=0.05, atol=0.02)
+
+
+def test_a_captured_tensor_that_changed_before_the_backward_pass_is_an_error() -> None:
+    call = Call(CASES["slopes"], "cpu")
+    out = call.attend()
+    with torch.no_grad():
+        call.captured[0].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_tensors_that_only_a_mask_reads_record_nothing() -> None:
+    limit = torch.zeros(QUERIES, requires_grad=True)
+    q = torch.randn(1, QUERIES, 1, D)
+    out = attention(q, q, q, mask=lambda b, h, query, key: limit[query] + 40.0 > key)
+    assert not out.requires_grad
+
+
+def test_second_derivatives_are_refused() -> None:
+    call = Call(CASES["slopes"], "cpu")
+    (gradient,) = torch.autograd.grad(
+        call.attend().float().square().sum(), call.captured, create_graph=True
+    )
+    with pytest.raises(UnsupportedError, match="only attention itself is differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_config_without_ds_in_float32_is_refused() -> None:
+    call = Call(CASES["slopes"], "cpu")
+    with pytest.raises(UnsupportedError, match=r"Derivative\.PAIRS, which has no dS in float32"):
+        call.emulated(BACKWARD.format(D).replace("exact", "pairs"))

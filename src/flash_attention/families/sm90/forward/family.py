@@ -336,7 +336,8 @@ def _features(
 
 
 def _lists(config: HopperForwardKernelConfig, problem: Problem) -> Lists:
-    return Lists(Listing("OfQueries", config.B_r, config.B_c), problem)
+    listing = Listing("OfQueries", config.B_r, config.B_c, config.consumers, config.narrow_keys)
+    return Lists(listing, problem)
 
 
 def _num_ctas(

@@ -13,13 +13,13 @@ namespace fa::attn {
 // The arguments of a kernel with a function. traced_args.py mirrors them.
 template <class Base, class Program>
 struct WithFunction : Base {
-  int* list_entries;  // [lists, list_stride], the blocks that a tile visits
-  int* list_counts;   // [lists, 2], how many of them all rows see whole, and how many there are
-  void* bounds;       // minima and maxima of captured tensors
-  int list_stride;    // the most entries of a list
-  int list_batches;   // sequences that have lists of their own, or 1 for all
-  int list_heads;     // heads that have, or 1
-  int absolute;       // a function counts queries so that the last one is at the last key
+  u32* list_entries;        // [lists, list_stride], the blocks that a tile visits
+  ListCounts* list_counts;  // [lists]
+  void* bounds;             // minima and maxima of captured tensors
+  int list_stride;          // the most entries of a list
+  int list_batches;         // sequences that have lists of their own, or 1 for all
+  int list_heads;           // heads that have, or 1
+  int absolute;             // a function counts queries so that the last one is at the last key
   typename Program::Args program;
 };
 
@@ -34,6 +34,7 @@ struct Traced {
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
   static constexpr bool kListed = Listed;
   static constexpr bool kGathers = Program::kGathers;
+  static constexpr bool kTilts = Program::kTilts;
 
  private:
   using ProgramArgs = typename Program::Args;
@@ -82,6 +83,11 @@ struct Traced {
   static __device__ BlockList list(const Args& args, int number) {
     return list_of(of(args), number);
   }
+  template <class Args>
+  static __device__ u32 list_entry(const Args& args, int number, int place) {
+    return __ldg(list_entries(of(args), number) + place);
+  }
+  static __device__ int block(u32 entry) { return block_of(entry); }
   template <class Args>
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
     return {list(args, list_number(args, tile, head))};
@@ -132,6 +138,31 @@ struct Traced {
             Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
     }
 
+    // A function that tilts scores leaves out what it adds for the distance from `at` to the row: that is the
+    // same for all keys, so that the softmax does not need it.
+    template <class Scores, class Args>
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+      if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
+      const float tilt = Program::tilt(of(args).program, of_head_);
+      const int distance = at.key + 2 * (lane_id() % 4) - at.query - at.ahead;
+      const float first = tilt * static_cast<float>(distance);
+#pragma unroll
+      for (int n = 0; n < 4 * Scores::kColFragments; ++n) {
+        const int j = n / 4, h = n % 2, e = n / 2 % 2;
+        float& x = s.v[0][j][2 * h + e];
+        x = fmaf(x, scale, fmaf(tilt, static_cast<float>(8 * j + e), first));
+      }
+    }
+    // Adds what change() left out to the largest scores of the rows.
+    template <class RowEnds, class Args>
+    __device__ void complete(RowEnds& ends, const Args& args, const Place& at) const {
+      if constexpr (kTilts)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          ends.row[h].max += Program::tilt(of(args).program, of_head_) *
+                             static_cast<float>(at.query + at.ahead - query(at, h));
+    }
+
    private:
     static __device__ int query(const Place& at, int h) {
       return at.query + lane_id() / 4 + 8 * h + at.ahead;
@@ -174,6 +205,22 @@ struct Traced {
         each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
           to.v[0][j][e] = at.slope(s.v[0][j][e] * scale);
         });
+    }
+
+    // What a function that tilts scores subtracts from the two rows of the first query of a lane.
+    struct Tilted {
+      float tilt, first[2];
+
+      __device__ float operator()(int j, int e) const {
+        return first[e / 2] + tilt * static_cast<float>(8 * j + e % 2);
+      }
+    };
+    template <class Args>
+    __device__ Tilted tilted(const Args& args, const Place& at) const {
+      constexpr float kLog2e = 1.4426950408889634f;
+      const float tilt = kLog2e * Program::tilt(of(args).program, of_head_);
+      const int distance = at.query + 2 * (lane_id() % 4) + at.ahead - at.key - lane_id() / 4;
+      return {tilt, {tilt * static_cast<float>(distance), tilt * static_cast<float>(distance - 8)}};
     }
 
    private:
