@@ -163,10 +163,10 @@ class _Recorded(Function):
         if shares:
             saved = (*saved[:7], saved[6], *saved[8:])
         of_captured = tuple(s for s, need in zip(slots, wanted[5:], strict=True) if need)
-        asked = (wanted, do, dlse, saved[:10], options, backward)
-        found = _differentiated(*asked, of_captured)
-        each = iter(found[4:])
-        return *found[:4], None, *(next(each) if need else None for need in wanted[5:])
+        given = (do, dlse, saved[:10], options, backward)
+        dq, dk, dv, dsinks, *others = _differentiated(wanted, *given, of_captured)
+        each = iter(others)
+        return dq, dk, dv, dsinks, None, *(next(each) if need else None for need in wanted[5:])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:

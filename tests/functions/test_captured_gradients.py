@@ -64,7 +64,7 @@ def twice(slopes: Tensor, table: Tensor) -> Change:
     return change
 
 
-PACKED = {"q_starts": (0, 30, 30, 100, 103), "k_starts": (0, 50, 80, 150, 150)}
+PACKED: dict[str, Any] = {"q_starts": (0, 30, 30, 100, 103), "k_starts": (0, 50, 80, 150, 150)}
 CASES: dict[str, Learned] = {
     "a bias of all scores": Learned(
         scores.additive_bias,
@@ -123,7 +123,7 @@ class Call:
         self.captured = [
             torch.randn(shape).to(device, case.dtype).requires_grad_() for shape in case.shapes
         ]
-        self.options = {
+        self.options: dict[str, Any] = {
             n: t.to(device) if isinstance(t, Tensor) else t for n, t in case.options.items()
         }
         if packed:
@@ -133,7 +133,7 @@ class Call:
                 )
                 self.options[f"max_seqlen_{name}"] = max(b - a for a, b in pairwise(starts))
 
-    def attend(self, **options: Any) -> Tensor:
+    def attend(self, **options: Any) -> Any:
         """Call `attention`."""
         change = self.case.change(*self.captured)
         given = self.options | options
@@ -173,7 +173,7 @@ class Call:
         left, right = self.options.get("window", (KEYS, KEYS))
         right = 0 if self.options.get("causal") else right
         place = query + query.new_tensor(query.shape[-1] - query.shape[-2])
-        hidden = (key < place - left) | (key > place + right)
+        hidden: Tensor = (key < place - left) | (key > place + right)
         if self.case.mask is not None:
             hidden |= ~self.case.mask(batch, head, query, key)
         return hidden
@@ -183,7 +183,8 @@ class Call:
         if not (p := self.options.get("dropout_p", 0.0)):
             return 1.0
         kept = dropout_mask(self.options["rng_state"], p, (BATCH, heads, rows, keys))
-        return kept[number].double() / (1 - p)
+        share: Tensor = kept[number].double() / (1 - p)
+        return share
 
     def _sequences(self) -> list[tuple[Tensor, ...]]:
         """q, do, k and v of each, (heads, rows, d)."""
@@ -284,7 +285,7 @@ def test_only_captured_tensors_require_grad_and_their_strides_are_any(device: st
     def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
         return score + bias[batch, head, query, key] * slopes[head, query]
 
-    def attend(**configs: Any) -> Tensor:
+    def attend(**configs: Any) -> Any:
         mask = lambda batch, head, query, key: shown[query] == 0  # noqa: E731
         return attention(call.q, call.k, call.v, score=change, mask=mask, causal=True, **configs)
 
