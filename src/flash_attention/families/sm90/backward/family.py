@@ -75,6 +75,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     config_type = HopperBackwardKernelConfig
     drops = True
     has_functions = True
+    gathers = True
     extrapolates = True
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
