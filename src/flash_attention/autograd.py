@@ -19,8 +19,10 @@ from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
 from flash_attention.call.captured import captured_gradients, gathering, gathering_by_torch
 from flash_attention.call.function import Function as UserFunction
+from flash_attention.call.function import refuse_trained
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import precision_of_lse
+from flash_attention.call.schema import DIFFERENTIABLE
 from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -54,7 +56,7 @@ def compute_traced(
     """Run a call as operators that torch can trace, also if torch.func differentiates it."""
     if is_transformed() and torch.is_grad_enabled():
         # torch.compile knows of a view that it requires grad, but not of what a transform is given.
-        given = {name: getattr(call, name) for name in ops.DIFFERENTIABLE}
+        given = {name: getattr(call, name) for name in DIFFERENTIABLE}
         views: dict[str, Any] = {n: t.view_as(t) for n, t in given.items() if isinstance(t, Tensor)}
         viewed = call._replace(**views)
         if viewed.needs_grad():
@@ -86,7 +88,7 @@ def compute_recorded(
     check_differentiable(call)
     q, k, v, _, sinks = call[:5]
     if is_transformed():
-        _refuse_trained(call)
+        refuse_trained(call.function)
         apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
         found = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
         return _asked(found, call)
@@ -99,15 +101,6 @@ def _trained(call: Call) -> list[Tensor]:
     """Return the captured tensors whose gradients autograd expects."""
     function = call.function
     return [] if function is None else [function.tensors[slot] for slot in function.trained()]
-
-
-def _refuse_trained(call: Call) -> None:
-    if call.function is not None and (slots := call.function.trained()):
-        raise UnsupportedError(
-            f"captured tensor {slots[0]} of the score or mask function requires grad, and a"
-            " transform of torch.func runs, which does not see it; capture tensor.detach(), or"
-            " call attention outside of the transform"
-        )
 
 
 class _Recorded(Function):

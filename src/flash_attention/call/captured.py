@@ -57,8 +57,7 @@ def captured_gradients(function: Function) -> tuple[Tensor, ...]:
 
 
 def _with_sums(function: Function, program: Program, sums: tuple[Sum, ...]) -> Function:
-    made = object.__new__(Function)
-    made.traced = function.traced._replace(program=program)
+    made = Function.of(function.traced._replace(program=program))
     made.sums = sums
     return made
 

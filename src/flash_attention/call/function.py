@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import Sum
-from flash_attention.program.nodes import Program
+from flash_attention.program.nodes import FLOAT, INT, Program, Type, read_program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
 from flash_attention.program.verdict_text import tables_bytes
 
@@ -37,15 +38,45 @@ class Function:
     tensor is read when a kernel runs.
     """
 
-    __slots__ = ("__dict__", "sums", "traced")
+    __slots__ = ("__dict__", "sums", "text", "traced")
+
+    traced: Traced
+    text: str  # of the program
+    sums: tuple[Sum, ...]  # of gradients of captured tensors, in a backward pass
 
     def __init__(
         self, score: ScoreFunction | None = None, mask: MaskFunction | None = None
     ) -> None:
         if score is None and mask is None:
             raise UnsupportedError("a Function has neither score nor mask; give one of them")
-        self.traced: Traced = trace(score=score, mask=mask)
-        self.sums: tuple[Sum, ...] = ()  # of gradients of captured tensors, in a backward pass
+        self._put(trace(score=score, mask=mask))
+
+    @classmethod
+    def written(
+        cls, text: str, tensors: Sequence[Tensor], integers: Sequence[int], floats: Sequence[float]
+    ) -> Function:
+        """The function whose program was written as a text, with these tensors and numbers."""
+        program, rest = read_program(text), {INT: iter(integers), FLOAT: iter(floats)}
+        numbers = tuple(next(rest[type_]) for type_ in program.numbers)
+        return cls.of(Traced(program, tuple(tensors), numbers))
+
+    @classmethod
+    def of(cls, traced: Traced) -> Function:
+        """The function of what was traced."""
+        function = cls.__new__(cls)
+        function._put(traced)
+        return function
+
+    def _put(self, traced: Traced) -> None:
+        self.traced = traced
+        self.sums = ()
+        compiling = torch.compiler.is_dynamo_compiling()
+        self.text = traced.program.written() if compiling else traced.program.text
+
+    def numbers_of(self, type_: Type) -> list[Any]:
+        """The captured numbers of a type."""
+        numbers = zip(self.traced.numbers, self.program.numbers, strict=True)
+        return [number for number, own in numbers if own == type_]
 
     @property
     def program(self) -> Program:
@@ -58,14 +89,14 @@ class Function:
         return self.traced.tensors
 
     @property
-    def written(self) -> tuple[Tensor, ...]:
+    def sum_memory(self) -> tuple[Tensor, ...]:
         """The memory of gradients of captured tensors, which a backward pass writes."""
         return tuple([tensor for each in self.sums for tensor in each.memory])
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
         """The tensors that kernels read and write, in the order of their addresses."""
-        return (*self.tensors, *self.written)
+        return (*self.tensors, *self.sum_memory)
 
     def trained(self) -> tuple[int, ...]:
         """The slots of captured tensors that require grad and that scores depend on. Nothing has a
@@ -74,8 +105,11 @@ class Function:
         return tuple([s for s in differentiable_slots(self.program) if tensors[s].requires_grad])
 
     def needs_grad(self) -> bool:
-        """Whether autograd would expect the gradient of a captured tensor."""
-        return bool(self.trained())
+        """Whether autograd would expect the gradient of a captured tensor, as far as torch.compile
+        follows."""
+        if not any([tensor.requires_grad for tensor in self.tensors]):
+            return False
+        return torch.compiler.is_dynamo_compiling() or bool(self.trained())
 
     @cached_property
     def devices(self) -> tuple[torch.device, ...]:
@@ -106,6 +140,16 @@ class Function:
 def differentiable_slots(program: Program) -> tuple[int, ...]:
     """The slots of captured tensors of floats that changed scores depend on."""
     return tuple(sorted({load.slot for load in differentiate(program).loads}))
+
+
+def refuse_trained(function: Function | None) -> None:
+    """Raise UnsupportedError if a captured tensor requires grad, where autograd does not see it."""
+    if function is not None and function.needs_grad():
+        raise UnsupportedError(
+            f"captured tensor {function.trained()[0]} of the score or mask function requires grad,"
+            " and a transform of torch.func runs, or a mode that traces calls, which does not see"
+            " it; capture tensor.detach(), or call attention outside of it"
+        )
 
 
 def check_function(function: object, q: Tensor) -> None:

@@ -189,7 +189,7 @@ def _emulated(
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     function = (call.call if isinstance(call, BackwardCall) else call).function
-    captured, sums = ((), ()) if function is None else (function.memory, function.written)
+    captured, sums = ((), ()) if function is None else (function.memory, function.sum_memory)
     read = (*inputs.values(), *captured)
     memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)

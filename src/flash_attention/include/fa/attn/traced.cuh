@@ -110,6 +110,16 @@ struct Traced {
             of(args).program, at,
             [&](int j, int e, const At& at) { s.v[0][j][e] = at.score(s.v[0][j][e] * scale); });
     }
+    // The same, and slopes are multiplied by the derivatives.
+    template <class Scores, class Args>
+    __device__ void change_with_slopes(Scores& s, Scores& slopes, float scale, const Args& args,
+                                       const Place& at) const {
+      own().template each<Scores::kColFragments>(
+          of(args).program, at, [&](int j, int e, const At& at) {
+            slopes.v[0][j][e] *= at.slope(s.v[0][j][e] * scale);
+            s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
+          });
+    }
     // Elements that the mask does not show become `hidden`.
     template <class Scores, class Args>
     __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
