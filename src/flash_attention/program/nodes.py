@@ -142,11 +142,13 @@ def read_program(text: str) -> Program:
     """The program that was written as a text."""
     first, second, *lines, score, mask = text.split("\n")
     tensors = [word.split("[") for word in first.split()[1:]]
+    results = [None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)]
     return Program(
         tuple(_read_node(line) for line in lines),
         tuple(TensorType(getattr(torch, name), int(ndim[:-1])) for name, ndim in tensors),
         tuple(cast(list[Type], second.split()[1:])),
-        *(None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)),
+        results[0],
+        results[1],
     )
 
 

@@ -48,7 +48,7 @@ class Gathering {
                             const ProgramArgs& args, const Place& place) const {
     if constexpr (Load::kKept >= 0)
       own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
-        kept.of[Load::kKept].v[0][j][e] = at.template derivative<Load>(s.v[0][j][e] * scale);
+        kept.of[Load::kKept].v[0][j][e] = derivative_of<Load>(at, s.v[0][j][e] * scale);
       });
   }
 
@@ -62,7 +62,7 @@ class Gathering {
     own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
       const int h = e / 2;
       const float x = term<Load>(ds, kept, j, e, at);
-      to[h] = at.template place<Load>();
+      to[h] = place_of<Load>(at);
       if constexpr (Load::kStores) {
         if (at.query - place.ahead < sequence.q_len && at.key < sequence.k_len)
           Load::add(args, to[h], x);
@@ -97,7 +97,7 @@ class Gathering {
     float sum = 0.f;
     bool same = true;
     own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
-      float* const to = at.template place<Load>();
+      float* const to = place_of<Load>(at);
       if (j == 0 && e == 0) first = shuffled(to, 0);
       same = same && to == first;
       sum += term<Load>(ds, kept, j, e, at);
@@ -123,7 +123,7 @@ class Gathering {
     float sums[2] = {}, sums_before[2];
     own().template each<Scores::kColFragments>(args, place, [&](int j, int e, const At& at) {
       const float x = term<Load>(ds, kept, j, e, at);
-      float* const own_to = at.template place<Load>();
+      float* const own_to = place_of<Load>(at);
       const int column = e % 2;
       if (e < 2) {
         before[column] = j == 0 ? nullptr : to[column];
@@ -160,6 +160,18 @@ class Gathering {
     return reinterpret_cast<float*>(__shfl_sync(~0u, reinterpret_cast<u64>(to), lane));
   }
 
+  // The derivative of the changed score by an element that is read, and where its gradient is.
+  template <class Load>
+  static __device__ float derivative_of(const At& at, float s) {
+    return Load::value(at.args, at.of_head, at.of_query, at.of_key, s, at.batch, at.head, at.query,
+                       at.key, at.distance);
+  }
+  template <class Load>
+  static __device__ auto* place_of(const At& at) {
+    return Load::place(at.args, at.of_head, at.of_query, at.of_key, at.batch, at.head, at.query,
+                       at.key);
+  }
+
   // Where a score is hidden, the derivative may be anything.
   template <class Load, class Scores>
   static __device__ float term(const Scores& ds, const Kept<Scores>& kept, int j, int e,
@@ -168,7 +180,7 @@ class Gathering {
     if constexpr (Load::kKept >= 0)
       return x == 0.f ? x : x * kept.of[Load::kKept].v[0][j][e];
     else
-      return x == 0.f ? x : x * at.template derivative<Load>(0.f);
+      return x == 0.f ? x : x * derivative_of<Load>(at, 0.f);
   }
 
   // The sum of the lanes whose queries are the same.

@@ -3,7 +3,6 @@
 // that need the head, the query or the key alone are computed once for all elements that share these.
 #pragma once
 #include <fa/attn/block_list.cuh>
-#include <fa/attn/function.cuh>
 #include <fa/attn/gathering.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
@@ -56,15 +55,6 @@ struct Traced {
     }
     __device__ bool is_seen() const {
       return Program::mask(args, of_head, of_query, of_key, batch, head, query, key);
-    }
-    // The derivative of the changed score by an element that is read, and where its gradient is.
-    template <class Load>
-    __device__ float derivative(float s) const {
-      return Load::value(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
-    }
-    template <class Load>
-    __device__ auto* place() const {
-      return Load::place(args, of_head, of_query, of_key, batch, head, query, key);
     }
   };
 
