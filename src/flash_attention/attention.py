@@ -107,7 +107,7 @@ def attention(
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, ...]:
-    """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
+    """Compute softmax(softmax_scale q k^T) v, differentiable in q, k, v, sinks and learned biases.
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.

@@ -17,6 +17,11 @@ from torch.autograd import Function, forward_ad
 from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
+from flash_attention.call.captured import captured_gradients, gathering, gathering_by_torch
+from flash_attention.call.function import Function as UserFunction
+from flash_attention.call.function import refuse_trained
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import precision_of_lse
 from flash_attention.call.schema import DIFFERENTIABLE
 from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
@@ -69,12 +74,11 @@ def run_recorded(
     plan = known_plan(call, config, with_lse=True)
     if plan is None:
         return None
-    if not plan.model.is_differentiable or call.function is not None:
-        # This follows from the model's key, whatever the lengths, but for captured tensors.
+    if not plan.model.is_differentiable:  # which follows from its key, whatever the lengths
         check_differentiable(call)
         plan.model.is_differentiable = True
     q, k, v, _, sinks = call[:5]
-    return _record(q, k, v, sinks, (call, plan, None, validate, backward))
+    return _record(q, k, v, sinks, (call, plan, None, validate, backward), *_trained(call))
 
 
 def compute_recorded(
@@ -84,12 +88,19 @@ def compute_recorded(
     check_differentiable(call)
     q, k, v, _, sinks = call[:5]
     if is_transformed():
+        refuse_trained(call.function)
         apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
         found = apply(q, k, v, *call[4:9], call[10:], config, validate, backward)
         return _asked(found, call)
     if getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
-    return _record(q, k, v, sinks, (call, None, config, validate, backward))
+    return _record(q, k, v, sinks, (call, None, config, validate, backward), *_trained(call))
+
+
+def _trained(call: Call) -> list[Tensor]:
+    """Return the captured tensors whose gradients autograd expects."""
+    function = call.function
+    return [] if function is None else [function.tensors[slot] for slot in function.trained()]
 
 
 class _Recorded(Function):
@@ -98,7 +109,13 @@ class _Recorded(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, asked: tuple[Any, ...]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        asked: tuple[Any, ...],
+        *captured: Tensor,
     ) -> Any:
         call, plan, config, validate, backward = asked
         found: Any
@@ -108,15 +125,17 @@ class _Recorded(Function):
             found = plan.run(call, validate)
         sinks, starts_q, starts_k, used, state = call[4:9]
         shares = False
-        if sinks is starts_q is starts_k is used is state is None:  # as in most calls
+        if sinks is starts_q is starts_k is used is state is None and not captured:  # as mostly
             ctx.save_for_backward(q, k, v, *found[:2])
         else:
             shares = starts_k is starts_q is not None
             starts_k = None if shares else starts_k  # torch compares every tensor once
-            ctx.save_for_backward(q, k, v, *found[:2], sinks, starts_q, starts_k, used, state)
+            given = (sinks, starts_q, starts_k, used, state, *captured)
+            ctx.save_for_backward(q, k, v, *found[:2], *given)
         ctx.set_materialize_grads(False)
         partner_of = plan if call.function is None else None
-        ctx.asked = partner_of, shares, call[10:], backward
+        slots = call.function.trained() if captured else ()
+        ctx.asked = partner_of, shares, call[10:], backward, slots
         if call.return_max:
             ctx.mark_non_differentiable(found[2])
             return _asked(found, call)
@@ -126,8 +145,8 @@ class _Recorded(Function):
     def backward(
         ctx: Any, do: Tensor | None, dlse: Tensor | None = None, of_maxima: None = None
     ) -> Any:
-        plan, shares, options, backward = ctx.asked
-        saved = ctx.saved_tensors
+        plan, shares, options, backward, slots = ctx.asked
+        saved = ctx.saved_tensors  # which were not changed, those that are captured neither
         wanted = ctx.needs_input_grad
         if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
             asked = (wanted, dlse is None, shares, backward, _is_deterministic())
@@ -136,7 +155,11 @@ class _Recorded(Function):
                 return *found, None
         if shares:
             saved = (*saved[:7], saved[6], *saved[8:])
-        return *_differentiated(wanted, do, dlse, saved, options, backward), None
+        of_captured = tuple(s for s, need in zip(slots, wanted[5:], strict=True) if need)
+        given = (do, dlse, saved[:10], options, backward)
+        dq, dk, dv, dsinks, *others = _differentiated(wanted, *given, of_captured)
+        each = iter(others)
+        return dq, dk, dv, dsinks, None, *(next(each) if need else None for need in wanted[5:])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
@@ -214,17 +237,19 @@ def _differentiated(
     saved: tuple[Tensor | None, ...],
     options: Sequence[Any],
     backward: BackwardOptions,
+    slots: tuple[int, ...] = (),
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of q, k, v and sinks, if they are wanted."""
+    """Return the gradients of q, k, v and sinks, if they are wanted, and those of the captured
+    tensors in `slots`."""
     if do is None and dlse is None:
-        return None, None, None, None
+        return (None,) * (4 + len(slots))
     wanted = Wanted(*needed[:4])
-    asked: tuple[Any, ...] = (do, dlse, wanted, options, backward, *saved)
+    asked: tuple[Any, ...] = (do, dlse, wanted, slots, options, backward, *saved)
     if not _is_grad_enabled():
         return _gradients(*asked)
     record: Callable[..., Any] = _Gradients.apply
     found = iter(record(*asked))  # with create_graph autograd records this too
-    return tuple(next(found) if is_wanted else None for is_wanted in wanted)
+    return *(next(found) if is_wanted else None for is_wanted in wanted), *found
 
 
 class _Gradients(Function):
@@ -249,6 +274,7 @@ def _gradients(
     do: Tensor | None,
     dlse: Tensor | None,
     wanted: Wanted,
+    slots: tuple[int, ...],
     options: tuple[Any, ...],
     backward: BackwardOptions,
     q: Tensor,
@@ -261,7 +287,7 @@ def _gradients(
     cu_seqlens_k: Tensor | None = None,
     seqused_k: Tensor | None = None,
     rng_state: Tensor | None = None,
-) -> Gradients:
+) -> tuple[Tensor | None, ...]:
     others = (cu_seqlens_q, cu_seqlens_k, seqused_k, rng_state)
     call = Call(q, k, v, out, sinks, *others, None, *options)
     config, deterministic = backward
@@ -270,12 +296,31 @@ def _gradients(
     if ops.is_traced(q, k, v) or is_transformed():
         traced = BackwardCall(do, call, lse, dlse, wanted, deterministic)
         return ops.traced_gradients(traced, config)
-    everywhere = _is_deterministic()
-    asked = BackwardCall(do, call, lse, dlse, wanted, deterministic or everywhere)
+    deterministic = deterministic or _is_deterministic()
+    if slots:
+        call = call._replace(function=_gathering(call, slots, config, deterministic))
+    asked = BackwardCall(do, call, lse, dlse, wanted, deterministic)
+    found = _run(asked, config)
+    return found if call.function is None else (*found, *captured_gradients(call.function))
+
+
+def _gathering(
+    call: Call, slots: tuple[int, ...], config: GivenConfig | None, deterministic: bool
+) -> UserFunction:
+    """Return the function of a call with memory for the gradients of captured tensors."""
+    assert call.function is not None
+    if config is None and call.q.is_cpu:
+        return gathering_by_torch(call.function, slots, precision_of_lse(call.q.dtype))
+    problem = Problem.of(call)
+    return gathering(call.function, slots, problem, deterministic=deterministic)
+
+
+def _run(asked: BackwardCall, config: GivenConfig | None) -> Gradients:
     plan = known_plan(asked, config, by_key=False)
     if plan is not None:
         try:
             return plan.run(asked)
         except UnsupportedError:  # of an address; the strides are those of the plan
             pass
+    do, call, lse, dlse, wanted, deterministic = asked
     return compute_gradients(backward_call_of(do, call, lse, dlse, wanted, deterministic), config)

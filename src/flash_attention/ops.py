@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import check_call, check_dense, check_operands
+from flash_attention.call.function import refuse_trained
 from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import check_options, check_switch
 from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse, results
@@ -300,6 +301,7 @@ def traced(
         check_output_kind(*(_shape_of(n, t) for n, t in ((OUTPUT, out), ("q", q), ("v", v))))
     if torch.is_grad_enabled() and call.needs_grad():
         check_differentiable(call)
+        refuse_trained(call.function)
     else:
         check_no_tangent(call)
     operators, asked = _asked(call)

@@ -287,20 +287,19 @@ def test_what_is_refused() -> None:
     refused("enable_gqa=True", *tensors(heads_k=2))
     refused("allowed is .batch, heads, seq, d.", q[0], k[0], v[0])
     refused("scale is -1", scale=-1.0)
-    learned = torch.zeros(HEADS, requires_grad=True)
-    refused("captured tensor .* requires grad",
-            score_mod=lambda s, b, h, q, k: s + learned[h])  # fmt: skip
     with pytest.raises(RuntimeError, match="mask_mod from a sliced BlockMask"):
         flex_attention(q, k, v, block_mask=blocked(causal)[:, :, :1])
 
 
-def test_learned_biases_are_read_without_grad() -> None:
+def test_learned_biases_have_gradients() -> None:
     given, learned = tensors(), torch.linspace(-1, 1, KEYS, dtype=torch.float64)
     learned.requires_grad_()
-    with torch.no_grad():
-        found = flex_attention(*given, score_mod=lambda s, b, h, q, k: s + learned[k])
-        scaled = given[0] @ given[1].mT / 4 + learned
-    torch.testing.assert_close(found, scaled.softmax(-1) @ given[2], rtol=1e-6, atol=1e-6)
+    found = flex_attention(*given, score_mod=lambda s, b, h, q, k: s + learned[k])
+    wanted = (given[0] @ given[1].mT / 4 + learned).softmax(-1) @ given[2]
+    assert isinstance(found, Tensor)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    mine, theirs = (torch.autograd.grad(each.square().sum(), learned) for each in (found, wanted))
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 def near(found: Tensor, wanted: Tensor) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from itertools import product
 from typing import Any
@@ -67,17 +68,13 @@ def test_tensors_without_a_batch() -> None:
     close(scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v))
 
 
-LEARNED = torch.zeros(6, 6).requires_grad_()
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"attn_mask": LEARNED}, r"attn_mask requires grad.*pass attn_mask\.detach"),
-    ({"dropout_p": 1.0}, r"dropout_p is 1\.0; allowed are numbers from 0\.0"),
-]
+ALL_DROPPED: dict[str, Any] = {"dropout_p": 1.0}
+REFUSAL = r"dropout_p is 1\.0; allowed are numbers from 0\.0"
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=["mask", "dropout"])
-def test_what_there_is_no_kernel_for_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        scaled_dot_product_attention(*tensors(), **options)
+def test_what_there_is_no_kernel_for_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=REFUSAL):
+        scaled_dot_product_attention(*tensors(), **ALL_DROPPED)
 
 
 def test_heads_are_shared_only_on_demand() -> None:
@@ -116,18 +113,17 @@ def test_calls_in_the_block_are_computed_here_whatever_their_name(calls: list[Te
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED[:1], ids=["mask"])
-def test_other_calls_go_to_torch_and_say_why(options: dict[str, Any], message: str) -> None:
+def test_other_calls_go_to_torch_and_say_why() -> None:
     q, k, v = tensors()
     with route_sdpa() as routed:
-        out = F.scaled_dot_product_attention(q, k, v, **options)
-    close(out, F.scaled_dot_product_attention(q, k, v, **options))
+        out = F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
+    close(out, F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED))
     assert routed.here == 0
     ((reason, count),) = routed.to_torch.items()
     assert count == 1
-    assert reason.startswith("attn_mask requires grad")
-    with route_sdpa(strict=True), pytest.raises(UnsupportedError, match=message):
-        F.scaled_dot_product_attention(q, k, v, **options)
+    assert re.match(REFUSAL, reason)
+    with route_sdpa(strict=True), pytest.raises(UnsupportedError, match=REFUSAL):
+        F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
 
 
 def test_what_only_attention_finds_out_goes_to_torch_too() -> None:
@@ -175,11 +171,11 @@ def test_blocks_nest_and_the_innermost_decides() -> None:
     with route_sdpa(strict=True) as outer:
         F.scaled_dot_product_attention(q, k, v)
         with route_sdpa() as inner:
-            F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
+            F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
             F.scaled_dot_product_attention(q, k, v)
         F.scaled_dot_product_attention(q, k, v)
         with pytest.raises(UnsupportedError):
-            F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
+            F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
     assert (inner.here, inner.to_torch.total()) == (1, 1)
     assert (outer.here, outer.to_torch.total()) == (2, 0)
 
@@ -350,20 +346,20 @@ def test_attention_itself_is_not_cast() -> None:
     assert torch.equal(given, attention(q, k, v))
 
 
-def test_sdpa_kernel_lists_this_package_among_the_backends(calls: list[Tensor]) -> None:
+def test_sdpa_kernel_lists_this_package_among_the_backends() -> None:
     q, k, v = tensors()
-    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
+    wanted = F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
     with sdpa_kernel([BACKEND, SDPBackend.MATH]) as routed:
         F.scaled_dot_product_attention(q, k, v)
-        close(F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED), wanted)
+        close(F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED), wanted)
         assert not torch.backends.cuda.flash_sdp_enabled()
-    assert (routed.here, routed.to_torch.total(), len(calls)) == (1, 1, 1)
+    assert (routed.here, routed.to_torch.total()) == (1, 1)
     assert torch.backends.cuda.flash_sdp_enabled()
-    with sdpa_kernel(BACKEND), pytest.raises(UnsupportedError, match="attn_mask requires grad"):
-        F.scaled_dot_product_attention(q, k, v, attn_mask=LEARNED)
+    with sdpa_kernel(BACKEND), pytest.raises(UnsupportedError, match=REFUSAL):
+        F.scaled_dot_product_attention(q, k, v, **ALL_DROPPED)
     with sdpa_kernel(SDPBackend.MATH) as routed:
         F.scaled_dot_product_attention(q, k, v)
-    assert (routed.here, len(calls)) == (0, 1)
+    assert routed.here == 0
 
 
 def test_sdpa_kernel_decorates(calls: list[Tensor]) -> None:

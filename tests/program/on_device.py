@@ -17,7 +17,7 @@ from flash_attention.compile import compile_kernel, compile_to_ptx
 from flash_attention.launch import driver
 from flash_attention.program import verdict_text
 from flash_attention.program.cuda_reader import HEADER, cuda_text
-from flash_attention.program.layout import arguments, arguments_size
+from flash_attention.program.layout import Sum, arguments, arguments_size
 from flash_attention.program.reads import tables
 from flash_attention.program.trace import Traced
 from flash_attention.program.verdict import Tile
@@ -125,10 +125,13 @@ class Gpu:
 class Session:
     """A program with its captured tensors in the memory of a device, "cpu" or "cuda"."""
 
-    def __init__(self, traced: Traced, device: str) -> None:
+    def __init__(self, traced: Traced, device: str, sums: Sequence[Sum] = ()) -> None:
         self.memory: Memory = Gpu() if device == "cuda" else Emulator()
         self.traced = traced
-        self.args = arguments(traced, [self._put_tensor(each) for each in traced.tensors])
+        self.sums = sums
+        given = (*traced.tensors, *(tensor for each in sums for tensor in each.memory))
+        self._addresses = [self._put_tensor(each) for each in given]
+        self.args = arguments(traced, sums, self._addresses)
         assert len(self.args) == arguments_size(traced.program)
 
     def _put_tensor(self, tensor: Tensor) -> int:
@@ -136,6 +139,18 @@ class Session:
         count = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         flat = tensor.detach().as_strided((count,), (1,)).contiguous()
         return self.memory.put(flat.view(torch.uint8).numpy())
+
+    def totals(self) -> list[Tensor]:
+        """The sums as kernels left them."""
+        addresses = iter(self._addresses[len(self.traced.tensors) :])
+        found = []
+        for each in self.sums:
+            read = [
+                torch.from_numpy(self.memory.read(next(addresses), t.numpy().dtype, t.shape).copy())
+                for t in each.memory
+            ]
+            found.append(Sum(*read).total())
+        return found
 
     def run(
         self, source: str, *args: bytes | int, numbers: Sequence[int] = (), threads: int

@@ -4,18 +4,22 @@ gradients."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
+from flash_attention.program.layout import DIGITS, Sum
+from flash_attention.program.nodes import Gathered, How
 from flash_attention.program.torch_reader import change_score, evaluate, grid
-from flash_attention.program.trace import trace, trace_mask, trace_score
+from flash_attention.program.trace import Traced, trace, trace_mask, trace_score
 from tests.devices import DEVICES
 from tests.program.on_device import Session, on_device
 
@@ -158,34 +162,49 @@ def test_derivatives_where_there_is_none_are_those_of_torch() -> None:
 
 
 _GRADIENTS = """
-struct Sink {
-  float* slopes; float* bias; float factor;
-  template <int Slot> __device__ void add(float value, fa::u32 head) {
-    static_assert(Slot == 0);
-    atomicAdd(slopes + head, value * factor);
-  }
-  template <int Slot> __device__ void add(float value, fa::u32 head, fa::u32 query, fa::u32 key) {
-    static_assert(Slot == 1);
-    atomicAdd(bias + (head * 6 + query) * 9 + key, value * factor);
-  }
-};
-extern "C" __global__ void evaluate(const Function::Args args, const float* in, float* slopes,
-                                    float* bias) {
+template <class Load, class OfHead, class OfQuery, class OfKey>
+__device__ void add(const Function::Args& args, float score, int factor, const OfHead& of_head,
+                    const OfQuery& of_query, const OfKey& of_key, int batch, int head, int query,
+                    int key) {
+  const float value = Load::value(args, of_head, of_query, of_key, score, batch, head, query, key,
+                                  static_cast<float>(key - query));
+  const auto to = Load::place(args, of_head, of_query, of_key, batch, head, query, key);
+  Load::add(args, to, factor * value);
+}
+template <class... Loads, class... Given>
+__device__ void add_all(fa::attn::function::List<Loads...>, const Given&... given) {
+  (add<Loads>(given...), ...);
+}
+extern "C" __global__ void evaluate(const Function::Args args, const float* in) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= 2 * 3 * 6 * 9) return;
   const int key = i % 9, query = i / 9 % 6, head = i / 54 % 3, batch = i / 162;
   const auto of_head = Function::of_head(args, batch, head);
   const auto of_query = Function::of_query(args, of_head, batch, head, query);
   const auto of_key = Function::of_key(args, of_head, batch, head, key);
-  Sink sink{slopes, bias, float(i % 5)};
-  Function::gradients(args, of_head, of_query, of_key, in[i], batch, head, query, key,
-                      static_cast<float>(key - query), sink);
+  add_all(Function::Loads{}, args, in[i], i % 5, of_head, of_query, of_key, batch, head, query,
+          key);
 }
 """
 
 
+def sums_of(traced: Traced, how: How) -> tuple[Traced, list[Sum]]:
+    """A program whose tensors all have gradients, and memory for these."""
+    gathered = tuple(Gathered(slot, how) for slot in range(len(traced.tensors)))
+    program = replace(traced.program, gathered=gathered)
+    sums = [
+        Sum(
+            torch.zeros(each.shape),
+            torch.zeros(each.numel(), DIGITS, dtype=torch.int64) if how is How.EXACT else None,
+        )
+        for each in traced.tensors
+    ]
+    return traced._replace(program=program), sums
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_gradients_of_captured_tensors(device: str) -> None:
+@pytest.mark.parametrize("how", [How.ADD, How.EXACT])
+def test_gradients_of_captured_tensors(how: How, device: str) -> None:
     slopes, bias = SLOPES.double().requires_grad_(), BIAS.double().requires_grad_()
     score, at = torch.randn(SHAPE), grid(*SHAPE)
 
@@ -194,15 +213,28 @@ def test_gradients_of_captured_tensors(device: str) -> None:
 
     factors = torch.arange(score.numel()).reshape(SHAPE) % 5
     wanted = torch.autograd.grad((change(score.double(), *at) * factors).sum(), (slopes, bias))
-    traced = trace_score(change)
-    session = Session(traced, device)
-    memory = session.memory
-    results = [memory.put(np.zeros(shape, np.float32)) for shape in ((3,), (3, 6, 9))]
-    given = memory.put(score.numpy())
-    session.run(_GRADIENTS, session.args, given, *results, threads=score.numel())
-    for place, gradient in zip(results, wanted, strict=True):
-        got = torch.from_numpy(memory.read(place, np.float32, gradient.shape).copy())
-        torch.testing.assert_close(got, gradient.float(), rtol=1e-5, atol=1e-4)
+    traced, sums = sums_of(trace_score(change), how)
+    session = Session(traced, device, sums)
+    session.run(_GRADIENTS, session.args, session.memory.put(score.numpy()), threads=score.numel())
+    for got, gradient in zip(session.totals(), wanted, strict=True):
+        torch.testing.assert_close(got.float(), gradient.float(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_exact_sums_do_not_round(device: str) -> None:
+    """Terms of very different sizes and of both signs cancel. Those of 2^63 are infinite."""
+    terms = torch.tensor([2.0**62, 1.0, -(2.0**62), 2.0**-90, -1.5, 3e-20, 2.0**-126, -7.25])
+    score, factors = torch.zeros(SHAPE), torch.zeros(3)
+    flat = score.view(-1)
+    flat[1 : 5 * len(terms) : 5] = terms  # of the first head, where the kernel has factor 1
+    flat[56], flat[111] = -(2.0**63), math.nan
+    traced, sums = sums_of(trace_score(lambda s, b, h, q, k: s * factors[h]), How.EXACT)
+    session = Session(traced, device, sums)
+    session.run(_GRADIENTS, session.args, session.memory.put(score.numpy()), threads=score.numel())
+    exact = sum(Fraction(x) for x in terms.tolist() if abs(x) > 2.0**-96)
+    first, second, third = session.totals()[0].tolist()
+    assert (first, second) == (float(exact), -math.inf)
+    assert math.isnan(third)
 
 
 def test_masks_alone_need_no_score() -> None:

@@ -113,6 +113,11 @@ class BackwardProblem(Problem):
         """Whether every gradient of q, k and v is 0, as packed rows may belong to no sequence."""
         return super().idle or 0 in (self.seq_q, self.seq_k)
 
+    @property
+    def gathers(self) -> bool:
+        """Whether gradients of captured tensors are computed."""
+        return self.program is not None and bool(self.program.gathered)
+
     def with_lengths_of(self, problem: Problem) -> BackwardProblem:
         """Make the problem of the same pass of a forward problem that differs in lengths alone."""
         made = object.__new__(BackwardProblem)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.program.derivative import differentiate
+from flash_attention.program.layout import Sum
 from flash_attention.program.nodes import FLOAT, INT, Program, Type, read_program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
 from flash_attention.program.verdict_text import tables_bytes
@@ -36,10 +38,11 @@ class Function:
     tensor is read when a kernel runs.
     """
 
-    __slots__ = ("__dict__", "text", "traced")
+    __slots__ = ("__dict__", "sums", "text", "traced")
 
     traced: Traced
     text: str  # of the program
+    sums: tuple[Sum, ...]  # of gradients of captured tensors, in a backward pass
 
     def __init__(
         self, score: ScoreFunction | None = None, mask: MaskFunction | None = None
@@ -55,12 +58,18 @@ class Function:
         """The function whose program was written as a text, with these tensors and numbers."""
         program, rest = read_program(text), {INT: iter(integers), FLOAT: iter(floats)}
         numbers = tuple(next(rest[type_]) for type_ in program.numbers)
+        return cls.of(Traced(program, tuple(tensors), numbers))
+
+    @classmethod
+    def of(cls, traced: Traced) -> Function:
+        """The function of what was traced."""
         function = cls.__new__(cls)
-        function._put(Traced(program, tuple(tensors), numbers))
+        function._put(traced)
         return function
 
     def _put(self, traced: Traced) -> None:
         self.traced = traced
+        self.sums = ()
         compiling = torch.compiler.is_dynamo_compiling()
         self.text = traced.program.written() if compiling else traced.program.text
 
@@ -79,9 +88,28 @@ class Function:
         """The captured tensors."""
         return self.traced.tensors
 
+    @property
+    def sum_memory(self) -> tuple[Tensor, ...]:
+        """The memory of gradients of captured tensors, which a backward pass writes."""
+        return tuple([tensor for each in self.sums for tensor in each.memory])
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """The tensors that kernels read and write, in the order of their addresses."""
+        return (*self.tensors, *self.sum_memory)
+
+    def trained(self) -> tuple[int, ...]:
+        """The slots of captured tensors that require grad and that scores depend on. Nothing has a
+        gradient through a mask."""
+        tensors = self.tensors
+        return tuple([s for s in differentiable_slots(self.program) if tensors[s].requires_grad])
+
     def needs_grad(self) -> bool:
-        """Whether a captured tensor requires grad."""
-        return any(tensor.requires_grad for tensor in self.tensors)
+        """Whether autograd would expect the gradient of a captured tensor, as far as torch.compile
+        follows."""
+        if not any([tensor.requires_grad for tensor in self.tensors]):
+            return False
+        return torch.compiler.is_dynamo_compiling() or bool(self.trained())
 
     @cached_property
     def devices(self) -> tuple[torch.device, ...]:
@@ -108,15 +136,20 @@ class Function:
         return f"Function({self.program.digest})"
 
 
-def check_captured(function: Function) -> None:
-    """Check that autograd expects no gradient of a captured tensor while it records."""
-    for slot, tensor in enumerate(function.tensors):
-        if tensor.requires_grad:
-            raise UnsupportedError(
-                f"captured tensor {slot} of the score or mask function, of shape"
-                f" {tuple(tensor.shape)}, requires grad, and there are no gradients of captured"
-                " tensors; capture tensor.detach(), or call under torch.no_grad()"
-            )
+@lru_cache(maxsize=256)
+def differentiable_slots(program: Program) -> tuple[int, ...]:
+    """The slots of captured tensors of floats that changed scores depend on."""
+    return tuple(sorted({load.slot for load in differentiate(program).loads}))
+
+
+def refuse_trained(function: Function | None) -> None:
+    """Raise UnsupportedError if a captured tensor requires grad, where autograd does not see it."""
+    if function is not None and function.needs_grad():
+        raise UnsupportedError(
+            f"captured tensor {function.trained()[0]} of the score or mask function requires grad,"
+            " and a transform of torch.func runs, or a mode that traces calls, which does not see"
+            " it; capture tensor.detach(), or call attention outside of it"
+        )
 
 
 def check_function(function: object, q: Tensor) -> None:

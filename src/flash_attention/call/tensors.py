@@ -13,7 +13,6 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
-from flash_attention.call.function import check_captured
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.call.transposed import has_transposed_v
@@ -190,8 +189,6 @@ def check_recordable(call: Call) -> None:
     check_16_bit(call)
     check_not_paged(call)
     check_no_tangent(call)
-    if call.function is not None:
-        check_captured(call.function)
 
 
 def check_16_bit(call: Call) -> None:

@@ -64,8 +64,9 @@ def flex_attention(
     Under torch.autocast tensors are cast as torch casts them. A query that sees no key has output 0
     and lse -inf. Returns the output, which need not be contiguous; with `return_lse` (output, lse),
     and with `return_aux` (output, AuxOutput), where lse is the natural logarithm, (batch, heads,
-    seq_q). The results are differentiable in query, key and value. Raises UnsupportedError for
-    max_scores of `return_aux`, and for everything that `attention` does not support.
+    seq_q). The results are differentiable in query, key, value and the tensors that `score_mod`
+    reads. Raises UnsupportedError for max_scores of `return_aux`, and for everything that
+    `attention` does not support.
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_dense(name, tensor, ("batch", "heads", "seq", "d"))

@@ -26,8 +26,6 @@ def mask_refusal(attn_mask: object, query: Tensor, key: Tensor) -> str | None:
         )
     if attn_mask.is_nested:
         return "attn_mask is nested; pass a dense one"
-    if attn_mask.requires_grad and torch.is_grad_enabled():
-        return "attn_mask requires grad, and masks have no gradient here; pass attn_mask.detach()"
     if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
         return (
             f"attn_mask is {attn_mask.dtype}; allowed are torch.bool, torch.float32 and the dtype"
@@ -52,7 +50,7 @@ def mask_options(attn_mask: Tensor) -> Keywords:
     if not attn_mask.numel():  # there are no scores
         return {}
     if attn_mask.dtype != torch.bool:
-        return {"function": Function(score=additive_bias(attn_mask.detach()))}
+        return {"function": Function(score=additive_bias(attn_mask))}
 
     def mask(*at: Any) -> Any:
         places = zip(at[-attn_mask.ndim :], attn_mask.shape, strict=True)

@@ -59,9 +59,9 @@ def scaled_dot_product_attention(
     Under torch.autocast tensors are cast as torch casts them. `attn_mask` may be a tensor of bools,
     or of floats that are added to the scores, or causal_upper_left or causal_lower_right of
     torch.nn.attention.bias. A query that a mask leaves without a key has output 0. Returns the
-    output, which need not be contiguous. It is differentiable once. Raises UnsupportedError for a
-    mask that requires grad, for mask tensors in an export, and for everything that
-    `attention` does not support.
+    output, which need not be contiguous. It is differentiable once, in a mask of floats too. Raises
+    UnsupportedError for mask tensors in an export, and for everything that `attention`
+    does not support.
     """
     try:
         tensors = autocast(query, key, value)

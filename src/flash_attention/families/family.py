@@ -43,6 +43,7 @@ class Family(ABC, Generic[Config]):
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
     drops: ClassVar[bool] = False  # kernels have dropout
     has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
+    gathers: ClassVar[bool] = False  # backward kernels have gradients of what functions read
     keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
@@ -161,6 +162,9 @@ class Family(ABC, Generic[Config]):
     def _function_refusal(self, problem: Problem) -> str | None:
         if problem.program is None:
             return None
+        if problem.program.gathered and not self.gathers:
+            given, instead = "a captured tensor requires grad", "capture tensor.detach()"
+            return self._lacks("gradients of it", problem, given, instead, has=False)
         given = "a score or mask function is given"
         instead = "use the CPU, or leave it out"
         return self._lacks("functions", problem, given, instead, has=self.has_functions)

@@ -14,7 +14,7 @@ from flash_attention.families.bindings import PROGRAM
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import arguments, arguments_size
-from flash_attention.program.nodes import Program
+from flash_attention.program.nodes import SCORE, Program
 
 
 @cache
@@ -71,6 +71,17 @@ def changes_slopes(program: Program | None) -> bool:
     return not (slope.op == "literal" and slope.detail == "1.0")
 
 
+@cache
+def keeps_derivatives(program: Program | None) -> bool:
+    """Whether derivatives that depend on scores are kept until dS is there: of scores, or by
+    elements of captured tensors."""
+    if program is None or changes_slopes(program):
+        return program is not None
+    found, slots = differentiate(program), {slot for slot, _ in program.gathered}
+    depends = found.program.depends
+    return any(depends[load.value] & SCORE for load in found.loads if load.slot in slots)
+
+
 def put_absolute(args: Any, problem: Problem) -> None:
     """Store whether a function counts queries from the first key of a KV cache on."""
     if problem.program is not None:
@@ -78,7 +89,9 @@ def put_absolute(args: Any, problem: Problem) -> None:
 
 
 def put_function(args: Any, function: Function, pointers: Sequence[int] | None = None) -> None:
-    """Store the numbers and the captured tensors of a function, whose addresses may be other ones
-    than those of the tensors."""
-    packed = arguments(function.traced, pointers)
+    """Store the numbers and the captured tensors of a function, and the sums of their gradients.
+    Their addresses may be other ones than those of the tensors."""
+    if pointers is None:
+        pointers = [tensor.data_ptr() for tensor in function.memory]
+    packed = arguments(function.traced, function.sums, pointers)
     ctypes.memmove(ctypes.addressof(args) + type(args).program.offset, packed, len(packed))

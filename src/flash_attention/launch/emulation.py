@@ -136,10 +136,7 @@ def emulate_plan(
     smem_bytes: int | None = None,
 ) -> Emulation:
     """Run the kernels of a forward plan on copies of the call's tensors in the emulator's memory.
-
-    The output is a new tensor with the strides of the plan. Tests that plant a mistake replace
-    `compile_unit` and `smem_bytes`.
-    """
+    The output is new. Tests that plant a mistake replace `compile_unit` and `smem_bytes`."""
     ran = _emulated(plan, call, settings, compile_unit, smem_bytes)
     output, *others = (ran.result,) if isinstance(ran.result, Tensor) else ran.result
     max_scores = others.pop() if call.return_max else None
@@ -192,12 +189,13 @@ def _emulated(
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
     function = (call.call if isinstance(call, BackwardCall) else call).function
-    captured = () if function is None else function.tensors
+    captured, sums = ((), ()) if function is None else (function.memory, function.sum_memory)
     read = (*inputs.values(), *captured)
     memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, inputs)
+    addresses = _capture(memory, captured)
     if function is not None:
-        put_function(arguments, function, _capture(memory, captured))
+        put_function(arguments, function, addresses)
     start = time.perf_counter()
     named = plan.config.short_form()
     results = run_steps(steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes)
@@ -206,6 +204,8 @@ def _emulated(
         keep_code(kernel, program)
     if (count := plan.recipe.counters) and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
+    for address, tensor in zip(reversed(addresses), reversed(sums), strict=False):
+        tensor.copy_(_read(memory, address, TensorView.of("gradient", tensor)))
     written = {
         name: _read(memory, getattr(arguments, name), view) for name, view in outputs.items()
     }

@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from flash_attention.program.derivative import Derivative, differentiate
-from flash_attention.program.expressions import FAST_TANH, LIBRARY, is_leaf, leaf, operation, read
-from flash_attention.program.layout import ELEMENTS, struct_text
+from flash_attention.program.derivative import Derivative, LoadGradient, differentiate
+from flash_attention.program.expressions import (
+    FAST_TANH,
+    LIBRARY,
+    is_leaf,
+    leaf,
+    operation,
+    read,
+    store,
+)
+from flash_attention.program.layout import DIGITS, ELEMENTS, struct_text
 from flash_attention.program.nodes import (
     BATCH,
     FLOAT,
@@ -19,6 +27,7 @@ from flash_attention.program.nodes import (
     KEY,
     QUERY,
     SCORE,
+    How,
     Program,
     needed,
 )
@@ -49,9 +58,9 @@ _QUALIFIERS = "static __device__ __forceinline__"
 
 
 def cuda_text(program: Program, name: str = "Function") -> str:
-    """The struct of a program. It needs HEADER. `slope` is the derivative of `score` by the score;
-    `gradients` gives `sink` the derivatives by elements of captured tensors: it calls
-    `sink.template add<slot>(derivative, indices...)`. Indices are within bounds.
+    """The struct of a program. It needs HEADER. `slope` is the derivative of `score` by the score.
+    `Loads` are the reads of tensors whose gradients are wanted. The type of a read says what the
+    derivative by the element is, where the gradient of the element is, and how to add to it.
 
     The hyperbolic tangent in scores is good to 2^-11, as softcap's; all else to a few roundings.
     """
@@ -71,6 +80,15 @@ class _Member(NamedTuple):
     type: str
     roots: tuple[int, ...]  # nodes that it is made of
     make: Callable[[_Function], str]
+
+
+class _Memory(NamedTuple):
+    """Where elements of a captured tensor, or of its gradient, lie."""
+
+    pointer: str  # its type
+    base: str  # the argument that points at the first element, without its slot
+    stride: str
+    name: str  # of what is computed ahead
 
 
 class _Function:
@@ -127,7 +145,8 @@ class _Printer:
         node = self.nodes[index]
         if node.op == "load":
             dtype = self.program.tensors[int(node.detail or 0)].dtype
-            return read(dtype, self._address(function, index))
+            source = _Memory(f"const {ELEMENTS[dtype]}*", "tensor", "stride", str(index))
+            return read(dtype, self._address(function, source, int(node.detail or 0), node.inputs))
         if index not in self._exact and function.level != Level.HEAD:
             if node.op == "tanh":
                 return FAST_TANH.format(function.value(node.inputs[0]))
@@ -168,47 +187,45 @@ class _Printer:
         member = _Member("float", (index,), lambda f: f"static_cast<float>({f.value(index)})")
         return function.member(level, f"float{index}", member)
 
-    def _address(self, function: _Function, index: int) -> str:
+    def _address(
+        self, function: _Function, memory: _Memory, slot: int, indices: tuple[int, ...]
+    ) -> str:
         """Where an element lies. What its head, its query and its key add to the address is added
         by the functions of these."""
-        node = self.nodes[index]
-        slot = int(node.detail or 0)
-        pointer = f"const {ELEMENTS[self.program.tensors[slot].dtype]}*"
-        at = {
-            level: [d for d, i in enumerate(node.inputs) if self.level(i) == level]
-            for level in Level
-        }
+        levels = list(map(self.level, indices))
+        at = {level: [d for d, own in enumerate(levels) if own == level] for level in Level}
+        pointer, name = memory.pointer, memory.name
+
+        def offset(f: _Function, dimension: int) -> str:
+            size, stride = f"size{slot}[{dimension}]", f"{memory.stride}{slot}[{dimension}]"
+            return f"{LIBRARY}offset({f.value(indices[dimension])}, args.{size}, args.{stride})"
 
         def terms(f: _Function, level: Level) -> str:
-            return "".join(f" + {self._offset(f, slot, d, node.inputs[d])}" for d in at[level])
+            return "".join(f" + {offset(f, dimension)}" for dimension in at[level])
 
         def roots(level: Level) -> tuple[int, ...]:
-            return tuple(node.inputs[d] for d in at[level])
+            return tuple(indices[d] for d in at[level])
 
         def of_head(f: _Function) -> str:
             if not at[Level.HEAD] or f.level == Level.HEAD:
-                return f"args.tensor{slot}{terms(f, Level.HEAD)}"
+                return f"args.{memory.base}{slot}{terms(f, Level.HEAD)}"
             member = _Member(pointer, roots(Level.HEAD), of_head)
-            return f.member(Level.HEAD, f"plane{index}", member)
+            return f.member(Level.HEAD, f"plane{name}", member)
 
         def of_query(f: _Function) -> str:
             if not at[Level.QUERY] or f.level == Level.QUERY:
                 return f"{of_head(f)}{terms(f, Level.QUERY)}"
             return f.member(
-                Level.QUERY, f"row{index}", _Member(pointer, roots(Level.QUERY), of_query)
+                Level.QUERY, f"row{name}", _Member(pointer, roots(Level.QUERY), of_query)
             )
 
         def of_key(f: _Function) -> str:
             if not at[Level.KEY] or f.level == Level.KEY:
                 return terms(f, Level.KEY)
             member = _Member("long long", roots(Level.KEY), lambda f: f"0{of_key(f)}")
-            return f" + {f.member(Level.KEY, f'column{index}', member)}"
+            return f" + {f.member(Level.KEY, f'column{name}', member)}"
 
         return f"{of_query(function)}{of_key(function)}{terms(function, Level.ELEMENT)}"
-
-    def _offset(self, function: _Function, slot: int, dimension: int, index: int) -> str:
-        size, stride = f"args.size{slot}[{dimension}]", f"args.stride{slot}[{dimension}]"
-        return f"{LIBRARY}offset({function.value(index)}, {size}, {stride})"
 
     def struct(self, name: str) -> str:
         """The whole text. What is computed first is printed last, when it is known what is used."""
@@ -216,7 +233,7 @@ class _Printer:
             self._result("bool", "mask", self.program.mask, "true"),
             self._result("float", "score", self.program.score, "score"),
             self._result("float", "slope", self.derivative.slope, "1.f"),
-            self._gradients(),
+            *self._gradients(),
             self._tilt(),
         ]
         parts = [self._part(level) for level in (Level.QUERY, Level.KEY, Level.HEAD)]
@@ -241,6 +258,7 @@ class _Printer:
             "kMaskUsesBatch": bool(depends & BATCH),
             "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
             "kSlopeUsesScore": bool(self.program.depends[self.derivative.slope] & SCORE),
+            "kGathers": bool(self.program.gathered),
             "kTilts": tilt_of(self.program) is not None,
         }
         return [f"static constexpr bool {n} = {str(v).lower()};" for n, v in values.items()]
@@ -266,21 +284,60 @@ class _Printer:
             f"return {value};\n}}"
         )
 
-    def _gradients(self) -> str:
-        function = _Function(self, Level.ELEMENT)
-        loads = self.derivative.loads
-        function.print([root for load in loads for root in (load.value, *load.indices)])
-        for slot, indices, value in loads:
-            places = [
-                f", {LIBRARY}within({function.value(each)}, args.size{slot}[{dimension}])"
-                for dimension, each in enumerate(indices)
-            ]
-            function.lines.append(
-                f"sink.template add<{slot}>({function.value(value)}{''.join(places)});"
+    def _gradients(self) -> list[str]:
+        """The derivatives by elements whose gradients are wanted."""
+        how = dict(self.program.gathered)
+        loads = [each for each in self.derivative.loads if each.slot in how]
+        kept = [each for each in loads if self.program.depends[each.value] & SCORE]
+        count = f"static constexpr int kKeptLoads = {len(kept)};"
+        if not loads:
+            return [count]
+        texts = [
+            self._load(number, each, how[each.slot], kept.index(each) if each in kept else -1)
+            for number, each in enumerate(loads)
+        ]
+        names = ", ".join(f"Load{number}" for number in range(len(loads)))
+        return [count, *texts, f"using Loads = {LIBRARY}List<{names}>;"]
+
+    def _load(self, number: int, load: LoadGradient, how: How, kept: int) -> str:
+        """The derivative by an element that is read, and what adds a number to its gradient."""
+        slot, indices, value = load
+        dtype = self.program.tensors[slot].dtype
+        element = ELEMENTS[dtype] if how is How.STORE else "float"
+        gradient = _Memory(f"{element}*", "sum", "sum_stride", f"_of_sum{number}")
+        derivative, place = _Function(self, Level.ELEMENT), _Function(self, Level.ELEMENT)
+        derivative.print([value])
+        place.print(indices)
+        digits = f", args.digits{slot} + {DIGITS} * (to - args.sum{slot})"
+        add = f"{LIBRARY}{store(dtype) if how is How.STORE else 'add'}"
+        return "\n".join(
+            (
+                f"struct Load{number} {{",
+                f"using Element = {element};",
+                f"static constexpr auto kShared = {LIBRARY}Shared::k{self._shared(indices)};",
+                f"static constexpr bool kStores = {str(how is How.STORE).lower()};",
+                f"static constexpr int kKept = {kept};",
+                f"{_QUALIFIERS} float value({_AT}, float score, {_COORDINATES}{_DISTANCE}) {{",
+                *derivative.lines,
+                f"return {derivative.value(value)};",
+                "}",
+                f"{_QUALIFIERS} Element* place({_AT}, {_COORDINATES}) {{",
+                *place.lines,
+                f"return {self._address(place, gradient, slot, indices)};",
+                "}",
+                f"{_QUALIFIERS} void add(const Args& args, Element* to, float x) {{",
+                f"{add}(to, x{digits if how is How.EXACT else ''});",
+                "}",
+                "};",
             )
-        given = f"{_AT}, float score, {_COORDINATES}{_DISTANCE}, Sink& sink"
-        head = f"{_QUALIFIERS} void gradients({given}) {{"
-        return "\n".join(["template <class Sink>", head, *function.lines, "}"])
+        )
+
+    def _shared(self, indices: tuple[int, ...]) -> str:
+        """Which scores an element of a gradient has terms of, as `Shared` of HEADER."""
+        levels = {self.level(each) for each in indices} - {Level.HEAD}
+        if levels == {Level.QUERY, Level.KEY}:
+            return "Pair"
+        return max(levels, default=Level.HEAD).name.title()
 
     def _part(self, level: Level) -> str:
         function = _Function(self, level)

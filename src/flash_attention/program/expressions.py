@@ -91,6 +91,11 @@ def leaf(node: Node) -> str:
     return f"args.number{node.detail}" if node.op == "number" else node.op
 
 
+def store(dtype: torch.dtype) -> str:
+    """The word of the library that stores a float as an element."""
+    return _READS[dtype].replace("read", "store")
+
+
 def read(dtype: torch.dtype, address: str) -> str:
     """The element at an address."""
     return f"{LIBRARY}{_READS.get(dtype, 'read_int')}({address})"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.program.nodes import INT, Program
+from flash_attention.program.nodes import INT, How, Program
 from flash_attention.program.trace import Traced
 
 ALIGNMENT = 8  # of the struct, in bytes
@@ -28,6 +30,31 @@ ELEMENTS = {
 }
 """The types of elements in device code."""
 
+DIGITS = 5  # kDigits of include/fa/attn/function.cuh
+LOWEST_DIGIT = 2.0**-96  # the weight of the first digit
+DIGIT = 2.0**32  # of one digit in terms of the digit before
+
+
+class Sum(NamedTuple):
+    """The gradient of a captured tensor while kernels add to it."""
+
+    values: Tensor  # in the shape of the tensor
+    digits: Tensor | None = None  # int64 (elements, DIGITS), if the sums are exact
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """What a kernel writes."""
+        return (self.values,) if self.digits is None else (self.values, self.digits)
+
+    def total(self) -> Tensor:
+        """The gradient. Values have what no digits express: infinities and NaN."""
+        if self.digits is None:
+            return self.values
+        found = torch.zeros(len(self.digits), dtype=torch.float64, device=self.digits.device)
+        for place in reversed(range(DIGITS)):
+            found += self.digits[:, place].double() * (LOWEST_DIGIT * DIGIT**place)
+        return found.view(self.values.shape) + self.values
+
 
 def struct_text(program: Program) -> str:
     """`struct Args`. What has 8 bytes comes first, so that no room is left between fields."""
@@ -37,6 +64,13 @@ def struct_text(program: Program) -> str:
         if ndim:
             wide.append(f"long long stride{slot}[{ndim}];")
             narrow.append(f"int size{slot}[{ndim}];")
+    for slot, how in program.gathered:
+        dtype, ndim = program.tensors[slot]
+        wide.append(f"{ELEMENTS[dtype] if how is How.STORE else 'float'}* sum{slot};")
+        if how is How.EXACT:
+            wide.append(f"long long* digits{slot};")
+        if ndim:
+            wide.append(f"long long sum_stride{slot}[{ndim}];")
     narrow += [f"{type_} number{slot};" for slot, type_ in enumerate(program.numbers)]
     fields = [*wide, *narrow] or ["long long none;"]
     return f"struct alignas({ALIGNMENT}) Args {{ {' '.join(fields)} }};"
@@ -47,14 +81,14 @@ def arguments_size(program: Program) -> int:
     return struct.calcsize(_format(program))
 
 
-def arguments(traced: Traced, pointers: Sequence[int] | None = None) -> bytes:
-    """The bytes of `struct Args`. `pointers` are the addresses of the captured tensors where these
-    are not their own."""
+def arguments(traced: Traced, sums: Sequence[Sum], pointers: Sequence[int]) -> bytes:
+    """The bytes of `struct Args`. `pointers` are the addresses of the captured tensors, then those
+    of the memory of their sums."""
     program, tensors, numbers = traced
-    addresses = [tensor.data_ptr() for tensor in tensors] if pointers is None else pointers
+    addresses = iter(pointers)
     wide: list[int] = []
     narrow: list[int | float] = []
-    for slot, (tensor, address) in enumerate(zip(tensors, addresses, strict=True)):
+    for slot, (tensor, address) in enumerate(zip(tensors, addresses, strict=False)):
         if any(size >= 2**31 for size in tensor.shape):
             raise UnsupportedError(
                 f"captured tensor {slot} has shape {tuple(tensor.shape)}; a dimension can have"
@@ -62,6 +96,9 @@ def arguments(traced: Traced, pointers: Sequence[int] | None = None) -> bytes:
             )
         wide += [address, *tensor.stride()]
         narrow += tensor.shape
+    for each in sums:
+        wide += [next(addresses) for _ in each.memory]
+        wide += each.values.stride()
     return struct.pack(_format(program), *wide, *narrow, *numbers)
 
 
@@ -69,6 +106,8 @@ def _format(program: Program) -> str:
     dimensions = sum(ndim for _, ndim in program.tensors)
     numbers = "".join("i" if type_ == INT else "f" for type_ in program.numbers)
     wide = "".join("Q" + ndim * "q" for _, ndim in program.tensors)
+    for slot, how in program.gathered:
+        wide += ("QQ" if how is How.EXACT else "Q") + program.tensors[slot].ndim * "q"
     format_ = f"={wide}{dimensions}i{numbers}"
     size = struct.calcsize(format_)
     return f"{format_}{-size % ALIGNMENT if size else ALIGNMENT}x"

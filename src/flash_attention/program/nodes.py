@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, cached_property
 from typing import Final, Literal, NamedTuple, cast
 
@@ -60,6 +61,21 @@ class TensorType(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')}[{self.ndim}]"
 
 
+class How(Enum):
+    """How a kernel sums the gradient of a captured tensor."""
+
+    STORE = "store"  # every element has one term, and is stored in the dtype of the tensor
+    ADD = "add"  # terms are added in float32, in any order
+    EXACT = "exact"  # terms are added without rounding, so that their order does not matter
+
+
+class Gathered(NamedTuple):
+    """A captured tensor whose gradient a backward kernel computes."""
+
+    slot: int
+    how: How
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Nodes in an order in which they can be computed, and which of them are the results."""
@@ -69,6 +85,7 @@ class Program:
     numbers: tuple[Type, ...]
     score: int | None  # the node of the changed score
     mask: int | None  # the node that says whether a query sees a key
+    gathered: tuple[Gathered, ...] = ()  # gradients of captured tensors, in a backward pass
 
     @cached_property
     def text(self) -> str:
@@ -83,6 +100,7 @@ class Program:
             *[_line(index, node) for index, node in enumerate(self.nodes)],
             f"score {self.score}",
             f"mask {self.mask}",
+            *(f"gradient {slot} {how.value}" for slot, how in self.gathered),
         ]
         return "\n".join(lines)
 
@@ -124,11 +142,13 @@ def read_program(text: str) -> Program:
     """The program that was written as a text."""
     first, second, *lines, score, mask = text.split("\n")
     tensors = [word.split("[") for word in first.split()[1:]]
+    results = [None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)]
     return Program(
         tuple(_read_node(line) for line in lines),
         tuple(TensorType(getattr(torch, name), int(ndim[:-1])) for name, ndim in tensors),
         tuple(cast(list[Type], second.split()[1:])),
-        *(None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)),
+        results[0],
+        results[1],
     )
 
 

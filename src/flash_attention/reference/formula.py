@@ -19,6 +19,7 @@ from flash_attention.call.dropout import STEPS, kept_steps
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import DESCALED_KEYS, E4M3, new_maxima
 from flash_attention.call.tensors import MAX_ROWS
+from flash_attention.program.torch_reader import Coordinates
 from flash_attention.reference.dropout import kept_weights
 from flash_attention.reference.functions import applied, places, slopes
 
@@ -157,6 +158,7 @@ class Part:
     keys: slice  # from the first to the last key that any of the rows sees
     scores: Tensor  # (heads, rows, keys), with one more column for sinks
     slopes: Tensor | None = None  # derivatives of changed scores by the scaled ones
+    before: tuple[Tensor, Coordinates] | None = None  # scores that a function changes, their places
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Formula:
             queries = q[rows, some].transpose(0, 1).to(self.precision)
             scaled = of_shared_heads(k[keys], some, heads, self.precision) * self.scale
             scores = product_of_heads(queries, scaled.mT)
-            cap, of_scores = float(self.call.softcap), None
+            cap, of_scores, before = float(self.call.softcap), None, None
             if cap:
                 scores = cap * torch.tanh(scores / cap)
             if (function := self.call.function) is not None:
@@ -227,12 +229,13 @@ class Formula:
                 queries_at = range(rows.start + shift, rows.stop + shift)
                 at = places(sequence, some, queries_at, keys, q.device)
                 if with_slopes:
+                    before = (scores, at)
                     of_scores = slopes(function.traced, scores, at)
                     if cap:
                         of_scores = of_scores * (1 - (scores / cap).square())
                 scores = applied(function.traced, scores, at)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
-            yield Part(some, rows, keys, self._with_sinks(scores, some), of_scores)
+            yield Part(some, rows, keys, self._with_sinks(scores, some), of_scores, before)
 
     def dropped(self, weights: Tensor, sequence: int, part: Part) -> Tensor:
         """Return weights of a part of a sequence with some of them dropped, and the others scaled,

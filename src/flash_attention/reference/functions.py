@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from flash_attention.program.layout import Sum
 from flash_attention.program.torch_reader import Coordinates, change_score, see
 from flash_attention.program.trace import Traced
 
@@ -28,6 +30,21 @@ def applied(traced: Traced, scores: Tensor, at: Coordinates) -> Tensor:
     """Return the changed scores, and -inf where the mask shows no key."""
     seen = see(traced, at, scores.dtype)
     return change_score(traced, scores, at).masked_fill(~seen, -math.inf)
+
+
+def add_captured(
+    traced: Traced, sums: Sequence[Sum], scores: Tensor, at: Coordinates, ds: Tensor
+) -> None:
+    """Add the gradients of captured tensors to their sums. `ds` is that of changed scores."""
+    slots = [slot for slot, _ in traced.program.gathered]
+    with torch.enable_grad():
+        tensors = list(traced.tensors)
+        for slot in slots:  # whose own dtype may be too short for sums
+            tensors[slot] = tensors[slot].detach().to(ds.dtype, copy=True).requires_grad_()
+        changed = change_score(traced._replace(tensors=tuple(tensors)), scores.detach(), at)
+        found = torch.autograd.grad(changed, [tensors[slot] for slot in slots], ds)
+    for total, gradient in zip(sums, found, strict=True):
+        total.values.add_(gradient)
 
 
 def slopes(traced: Traced, scores: Tensor, at: Coordinates) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from flash_attention.call.backward_checks import check_rows, check_types
 from flash_attention.call.checks import views_of
 from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import TensorView
+from flash_attention.program.layout import Sum
 from flash_attention.reference.cpu import check_on_cpu
 from flash_attention.reference.formula import (
     Formula,
@@ -32,6 +34,7 @@ from flash_attention.reference.formula import (
     product_of_heads,
     shared_heads,
 )
+from flash_attention.reference.functions import add_captured
 
 
 def gradients_on_cpu(backward: BackwardCall) -> Gradients:
@@ -40,7 +43,8 @@ def gradients_on_cpu(backward: BackwardCall) -> Gradients:
     _check(backward)
     call = backward.call
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        exact = evaluate_gradients(backward, precision_of_lse(call.q.dtype))
+        sums = () if call.function is None else call.function.sums
+        exact = evaluate_gradients(backward, precision_of_lse(call.q.dtype), sums)
         given = (call.q, call.k, call.v, call.sinks)
         return Gradients(
             *(
@@ -61,8 +65,11 @@ def _check(backward: BackwardCall) -> None:
     check_rows(backward, problem, q)
 
 
-def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradients:
-    """Compute the wanted gradients of a call with every step rounded to `precision`.
+def evaluate_gradients(
+    backward: BackwardCall, precision: torch.dtype, captured: Sequence[Sum] = ()
+) -> Gradients:
+    """Compute the wanted gradients of a call with every step rounded to `precision`. Those of
+    tensors that its function has captured are added to `captured`.
 
     A query that sees no key has gradient 0, and adds only the gradient of its lse to that of its
     sink.
@@ -87,7 +94,7 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
         sequence = _Rows(*of_queries)
         for part in formula.parts(sequence.q, k, index, with_slopes=True):
             sums = Gradients(dq_rows, dk_rows, dv_rows, None)
-            _add(formula, part, index, sequence, k, v, sums)
+            _add(formula, part, index, sequence, k, v, sums, captured)
         if dsinks is not None and call.sinks is not None:
             weights = torch.exp((call.sinks.to(precision) - sequence.lse).clamp_(max=0))
             dsinks -= (weights * sequence.delta).sum(0)
@@ -123,6 +130,7 @@ def _add(
     k: Tensor,
     v: Tensor,
     sums: Gradients,
+    captured: Sequence[Sum],
 ) -> None:
     """Add what some rows of some heads of one sequence contribute to its gradients."""
     at, heads, precision = (part.rows, part.heads), rows.q.shape[1], formula.precision
@@ -132,11 +140,13 @@ def _add(
     if sums.dv is not None:
         kept = formula.dropped(p, sequence, part)
         _add_to_heads(sums.dv[part.keys], part.heads, heads, kept, do)
-    if sums.dq is None and sums.dk is None:
+    if sums.dq is None and sums.dk is None and not captured:
         return
     values = of_shared_heads(v[part.keys], part.heads, heads, precision)
     dp = formula.dropped(product_of_heads(do, values.mT), sequence, part)
     ds = (p * (dp - delta)).to(precision)
+    if captured and part.before is not None and formula.call.function is not None:
+        add_captured(formula.call.function.traced, captured, *part.before, ds)
     if part.slopes is not None:
         ds *= part.slopes
     elif cap := float(formula.call.softcap):

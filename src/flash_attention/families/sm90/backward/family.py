@@ -47,7 +47,11 @@ from flash_attention.families.sm90.backward.head_splits import head_splits
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
 from flash_attention.families.sm90.backward.queries import Product, query_step
-from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
+from flash_attention.families.sm90.backward.slots import (
+    Derivative,
+    QueryGradient,
+    TileOrder,
+)
 from flash_attention.families.sm90.backward.space import (
     backward_neighbours,
     backward_search_space,
@@ -71,6 +75,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     config_type = HopperBackwardKernelConfig
     drops = True
     has_functions = True
+    gathers = True
     extrapolates = True
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
@@ -304,6 +309,12 @@ def _mismatch(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> s
             "deterministic=True is asked for, and the kernel config adds dq up in any order;"
             " pass a config with query_gradient=QueryGradient.ORDERED or WORKSPACE, or leave config"
             " out"
+        )
+    if problem.gathers and config.derivative is Derivative.PAIRS:
+        return (
+            "the gradient of a captured tensor is wanted, and the kernel config has"
+            " derivative=Derivative.PAIRS, which has no dS in float32; pass a config with EXACT or"
+            " ROUNDED, or leave config out"
         )
     if problem.wanted.dq == (config.query_gradient is QueryGradient.NONE):
         return (

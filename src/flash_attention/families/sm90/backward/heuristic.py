@@ -21,7 +21,7 @@ from flash_attention.families.sm90.backward.slots import (
     TileOrder,
 )
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
-from flash_attention.families.traced_args import changes_slopes
+from flash_attention.families.traced_args import keeps_derivatives
 from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
@@ -52,7 +52,7 @@ def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfi
 def why_not(problem: BackwardProblem) -> str | None:
     """Return why Hopper backward kernels do not compute a problem, or None if they do."""
     wanted = problem.wanted
-    if not any(wanted[:3]):
+    if not (any(wanted[:3]) or problem.gathers):
         return "Hopper backward kernels compute dq, dk or dv, and none of them is wanted"
     if not smallest_holding(D_HEADS, problem.d_head, problem.d_v):
         return f"Hopper backward kernels have head dimensions up to {max(D_HEADS)}"
@@ -67,7 +67,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
     if d_head <= 64:
         # Half precision has no room for dP - delta of large gradients where P is small.
-        pairs = own_warpgroup and problem.dtype == torch.bfloat16
+        pairs = own_warpgroup and problem.dtype == torch.bfloat16 and not problem.gathers
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
         schedule = Schedule.PAIRED if own_warpgroup else Schedule.IN_PLACE
     elif own_warpgroup or _has_slopes(problem):
@@ -94,7 +94,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
 
 def _has_slopes(problem: BackwardProblem) -> bool:
     """Whether derivatives of the scores are kept."""
-    return problem.softcap > 0 or changes_slopes(problem.program)
+    return problem.softcap > 0 or keeps_derivatives(problem.program)
 
 
 def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> bool:

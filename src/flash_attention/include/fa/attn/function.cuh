@@ -55,4 +55,50 @@ __device__ __forceinline__ float read_bf16(const unsigned short* p) {
   return __uint_as_float(static_cast<u32>(__ldg(p)) << 16);
 }
 
+template <class... Loads>
+struct List {};
+
+// Which scores an element of a gradient has terms of: those of a head, of a query, of a key, of one of each,
+// or of any, such as those of a distance.
+enum class Shared { kHead, kQuery, kKey, kPair, kElement };
+
+// An element of a gradient, if it has one term.
+template <class T>
+__device__ __forceinline__ void store_float(T* to, float x) {
+  *to = x;
+}
+__device__ __forceinline__ void store_fp16(unsigned short* to, float x) {
+  *to = static_cast<unsigned short>(ptx::pack_f16x2(x, 0.f));
+}
+__device__ __forceinline__ void store_bf16(unsigned short* to, float x) {
+  *to = static_cast<unsigned short>(ptx::pack_bf16x2(x, 0.f));
+}
+
+// Adds a term to an element of a gradient.
+__device__ __forceinline__ void add(float* to, float x) {
+  if (x != 0.f) atomicAdd(to, x);
+}
+
+// Adds a term without rounding, so that the order of terms does not matter. The sum is a number of digits
+// with a sign and room for carries each. Digit 0 counts in 2^-96, each other one in 2^32 of the one before.
+// What is smaller is cut off; what is 2^63 or more is infinite and goes to `to`.
+inline constexpr int kDigits = 5;
+__device__ __forceinline__ void add(float* to, float x, i64* digits) {
+  constexpr int kLowest = 96, kFraction = 23, kBias = 127, kDigitBits = 32;
+  if (x == 0.f) return;
+  if (!(fabsf(x) < 0x1p63f)) {
+    atomicAdd(to, x * __uint_as_float(0x7f800000u));
+    return;
+  }
+  const u32 bits = __float_as_uint(x);
+  int shift = static_cast<int>(bits >> kFraction & 0xff) - kBias - kFraction + kLowest;
+  u32 fraction = (bits & 0x7fffff) | 0x800000;
+  if (shift < 0) fraction >>= min(-shift, 31), shift = 0;
+  const i64 wide = static_cast<i64>(fraction) << shift % kDigitBits;
+  const i64 low = wide & 0xffffffff, high = wide >> kDigitBits;
+  u64* const at = reinterpret_cast<u64*>(digits) + shift / kDigitBits;
+  atomicAdd(at, static_cast<u64>(x < 0.f ? -low : low));
+  if (high) atomicAdd(at + 1, static_cast<u64>(x < 0.f ? -high : high));
+}
+
 }  // namespace fa::attn::function

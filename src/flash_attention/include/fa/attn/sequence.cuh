@@ -95,6 +95,7 @@ concept FunctionSlot = requires {
   { T::kMasks } -> Same<const bool&>;
   { T::kSlopes } -> Same<const bool&>;
   { T::kListed } -> Same<const bool&>;
+  { T::kGathers } -> Same<const bool&>;
 };
 
 // The factor of the scores that the softmax sees: those of a score function have theirs already.
@@ -204,9 +205,10 @@ namespace fa::attn::user_function {
 struct None {
   static constexpr bool kScores = false;
   static constexpr bool kMasks = false;
-  static constexpr bool kSlopes = false;  // the derivatives of its scores differ from 1
-  static constexpr bool kListed = false;  // tiles visit the blocks of lists
-  static constexpr bool kTilts = false;   // the distance times a factor is added to scores
+  static constexpr bool kSlopes = false;   // the derivatives of its scores differ from 1
+  static constexpr bool kListed = false;   // tiles visit the blocks of lists
+  static constexpr bool kGathers = false;  // gradients of captured tensors are computed
+  static constexpr bool kTilts = false;    // the distance times a factor is added to scores
 
   template <class Args>
   static __device__ int ahead(const Args&, const Sequence&) {
@@ -223,6 +225,8 @@ struct None {
     __device__ void complete(RowEnds&, const Args&, const Place&) const {}
   };
   struct OfKeys {
+    template <class Scores>
+    struct Kept {};
     template <class Args>
     __device__ void begin(const Args&, int /*batch*/, int /*head*/) {}
   };

@@ -3,7 +3,7 @@
 // that need the head, the query or the key alone are computed once for all elements that share these.
 #pragma once
 #include <fa/attn/block_list.cuh>
-#include <fa/attn/function.cuh>
+#include <fa/attn/gathering.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
 
@@ -32,6 +32,7 @@ struct Traced {
   static constexpr bool kMasks = Program::kHasMask;
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
   static constexpr bool kListed = Listed;
+  static constexpr bool kGathers = Program::kGathers;
   static constexpr bool kTilts = Program::kTilts;
 
  private:
@@ -186,8 +187,9 @@ struct Traced {
   };
 
   // The two rows of a lane, which are keys. It keeps what it knows of the head.
-  class OfKeys : public Elements<OfKeys> {
+  class OfKeys : public Elements<OfKeys>, public function::Gathering<OfKeys, Program, At> {
     friend class Elements<OfKeys>;
+    friend class function::Gathering<OfKeys, Program, At>;
 
    public:
     template <class Args>

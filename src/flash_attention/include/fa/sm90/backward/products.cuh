@@ -177,6 +177,8 @@ class ScoreChange : Slopes<Config> {
   __device__ void exponentials(Scores& s, Mailbox mail, int warp_key, int query, u32 lse) {
     const float scale = Score::scale(args_);
     Score::change(s, args_);
+    if constexpr (Function::kGathers)
+      function_.keep(kept_, s, scale, Function::of(args_).program, place(mail, warp_key, query));
     if constexpr (Function::kSlopes) {
       Scores slopes;
       function_.slopes(slopes, s, scale, args_, place(mail, warp_key, query));
@@ -202,8 +204,11 @@ class ScoreChange : Slopes<Config> {
     if constexpr (Function::kMasks) function_.hide(p, 0.f, args_, place(mail, warp_key, query));
   }
 
-  // dS gets its slopes. Those of hidden scores may be anything.
+  // dS is added to the gradients of captured tensors and gets its slopes, which may be anything where it is hidden.
   __device__ void multiply_slopes(Scores& ds, Mailbox mail, int warp_key, int query, bool hides) {
+    if constexpr (Function::kGathers)
+      function_.gather(ds, kept_, Function::of(args_).program, place(mail, warp_key, query),
+                       sequence(mail));
     Slopes<Config>::multiply_slopes(ds);
     if (Function::kSlopes && hides) hide(ds, mail, warp_key, query);
   }
@@ -211,16 +216,21 @@ class ScoreChange : Slopes<Config> {
   const BackwardKernelArgs& args_;
 
  private:
-  __device__ attn::Place place(Mailbox mail, int warp_key, int query) const {
+  static __device__ attn::Sequence sequence(Mailbox mail) {
     attn::Sequence sequence = {};
     sequence.q_len = mail.read(Word::kQLen);
     sequence.k_len = mail.read(Word::kKLen);
+    return sequence;
+  }
+  __device__ attn::Place place(Mailbox mail, int warp_key, int query) const {
+    const attn::Sequence own = sequence(mail);
     return {mail.read(Word::kBatch), head_, query, mail.read(Word::kKeyFirst) + warp_key,
-            Function::ahead(args_, sequence)};
+            Function::ahead(args_, own)};
   }
 
   int head_;
   typename Function::OfKeys function_;
+  typename Function::OfKeys::template Kept<Scores> kept_;
 };
 
 }  // namespace fa::sm90::backward

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of captured tensors: where a backward pass adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.features import MaskKind
+from flash_attention.call.function import Function
+from flash_attention.call.problem import Problem
+from flash_attention.program.derivative import differentiate
+from flash_attention.program.layout import DIGITS, Sum
+from flash_attention.program.nodes import Gathered, How, Program
+
+_PLACES = ("batch", "head", "query", "key")
+
+
+def gathering(
+    function: Function, slots: Sequence[int], problem: Problem, *, deterministic: bool
+) -> Function:
+    """Return the function for the backward pass of a problem whose kernels compute the gradients
+    of the captured tensors in these slots, with memory for them."""
+    program, tensors = function.program, function.tensors
+    of_each = How.EXACT if deterministic else How.ADD
+    stored = {slot: _is_stored(program, slot, problem) for slot in slots}
+    gathered = tuple(Gathered(s, How.STORE if stored[s] else of_each) for s in slots)
+    return _with_sums(
+        function,
+        replace(program, gathered=gathered),
+        tuple(_sum(tensors[slot], how, program, problem) for slot, how in gathered),
+    )
+
+
+def gathering_by_torch(
+    function: Function, slots: Sequence[int], precision: torch.dtype
+) -> Function:
+    """Return the function for a backward pass that torch computes."""
+    gathered = tuple(Gathered(slot, How.ADD) for slot in slots)
+    return _with_sums(
+        function,
+        replace(function.program, gathered=gathered),
+        tuple(Sum(torch.zeros_like(function.tensors[s], dtype=precision)) for s in slots),
+    )
+
+
+def captured_gradients(function: Function) -> tuple[Tensor, ...]:
+    """Return the gradients after the pass, in the dtypes of their tensors."""
+    slots = [slot for slot, _ in function.program.gathered]
+    return tuple(
+        each.total().to(function.tensors[slot].dtype)
+        for slot, each in zip(slots, function.sums, strict=True)
+    )
+
+
+def _with_sums(function: Function, program: Program, sums: tuple[Sum, ...]) -> Function:
+    made = Function.of(function.traced._replace(program=program))
+    made.sums = sums
+    return made
+
+
+def _is_stored(program: Program, slot: int, problem: Problem) -> bool:
+    """Whether no two scores read the same element: one read has the query and the key as indices,
+    and the batch and the head too where there are several."""
+    loads = [load for load in differentiate(program).loads if load.slot == slot]
+    if len(loads) > 1:
+        return False
+    indices = loads[0].indices
+    places = [program.nodes[i].op for i in indices if program.depends[i]]
+    needed = {"query", "key"}
+    needed |= {"batch"} if problem.batch > 1 else set()
+    needed |= {"head"} if problem.heads > 1 else set()
+    return needed <= set(places) and len(set(places)) == len(places) and set(places) <= {*_PLACES}
+
+
+def _sum(tensor: Tensor, how: How, program: Program, problem: Problem) -> Sum:
+    """Return memory for the gradient of a tensor."""
+    if how is not How.STORE:
+        digits = None
+        if how is How.EXACT:
+            digits = torch.zeros(tensor.numel(), DIGITS, dtype=torch.int64, device=tensor.device)
+        return Sum(torch.zeros(tensor.shape, device=tensor.device), digits)
+    made = torch.empty_like(tensor)
+    every = problem.batch * problem.heads * problem.seq_q * problem.seq_k
+    visits_all = problem.features.mask is MaskKind.FULL and program.mask is None
+    if not (visits_all and not problem.per_batch and tensor.numel() == every):
+        made.zero_()
+    return Sum(made)
