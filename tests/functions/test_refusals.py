@@ -125,11 +125,6 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
     q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors())
     with pytest.raises(UnsupportedError, match="have no functions with k and v of 8 bits"):
         attention(q, k, v, function=CAUSAL, **dict.fromkeys(DESCALES, torch.ones(1)))
-    (q, _, _), (pages, _, _) = tensors(), tensors(seq=64)
-    paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
-    used = torch.tensor([50], dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match="have no functions with block_table"):
-        attention(q, pages, pages, seqused_k=used, **paged)
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
         attention(*tensors(320), function=CAUSAL)
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")

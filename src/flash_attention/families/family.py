@@ -145,7 +145,14 @@ class Family(ABC, Generic[Config]):
         return self._lacks("maxima", problem, given, instead, has=self.keeps_max)
 
     def _lacks(
-        self, what: str, problem: Problem, given: str, instead: str, *, has: bool
+        self,
+        what: str,
+        problem: Problem,
+        given: str,
+        instead: str,
+        *,
+        has: bool,
+        has_paged: bool = False,
     ) -> str | None:
         """Say that kernels do not have what is asked for, at all or with this problem."""
         named = f"{given}, and {self.config_type.__name__} kernels have"
@@ -153,8 +160,9 @@ class Family(ABC, Generic[Config]):
             return f"{named} no {what}; {instead}"
         if not self.takes_columns(problem.d_head, problem.d_v):
             return f"{named} head dimensions up to {self.widest()}"
-        if problem.page_keys or problem.kv_8_bit:
-            beside = "block_table" if problem.page_keys else "k and v of 8 bits"
+        is_paged = problem.page_keys > 0 and not has_paged
+        if is_paged or problem.kv_8_bit:
+            beside = "block_table" if is_paged else "k and v of 8 bits"
             return f"{named} no {what} with {beside}; {instead}"
         return None
 
@@ -163,7 +171,9 @@ class Family(ABC, Generic[Config]):
             return None
         given = "a score or mask function is given"
         instead = "use the CPU, or leave it out"
-        return self._lacks("functions", problem, given, instead, has=self.has_functions)
+        return self._lacks(
+            "functions", problem, given, instead, has=self.has_functions, has_paged=True
+        )
 
     # choosing
 

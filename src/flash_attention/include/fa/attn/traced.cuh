@@ -107,40 +107,51 @@ struct Traced {
     __device__ const Own& own() const { return static_cast<const Own&>(*this); }
   };
 
-  // The two rows of a lane, which are queries. It keeps what the function knows of them whatever the key.
-  class OfQueries : public Elements<OfQueries> {
+  // The two rows of a lane, which are queries: of one head, or of two where `Rows` has several in a tile. It keeps
+  // what the function knows of them whatever the key.
+  template <class Rows>
+  class OfQueries : public Elements<OfQueries<Rows>> {
     friend class Elements<OfQueries>;
+    static constexpr int kHeads = Rows::kGroup > 1 ? 2 : 1;
 
    public:
     template <class Args>
     __device__ void begin(const Args& args, const Place& at) {
-      of_head_ = Program::of_head(of(args).program, at.batch, at.head);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h)
+        of_head_[h] = Program::of_head(of(args).program, at.batch, head(at, h));
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        of_query_[h] =
-            Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
+        of_query_[h] = Program::of_query(of(args).program, of_head_[h % kHeads], at.batch,
+                                         head(at, h), query(at, h));
     }
 
    private:
+    static __device__ int row(const Place& at, int h) { return at.query + lane_id() / 4 + 8 * h; }
     static __device__ int query(const Place& at, int h) {
-      return at.query + lane_id() / 4 + 8 * h + at.ahead;
+      return Rows::position(row(at, h)) + at.ahead;
     }
+    static __device__ int head(const Place& at, int h) { return Rows::head(at.head, row(at, h)); }
 
     template <int Columns, class Visit>
     __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
       const int lane_key = at.key + 2 * (lane_id() % 4);
-      const float distance = static_cast<float>(lane_key - query(at, 0));
+      float distance[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        distance[h] = h < kHeads ? static_cast<float>(lane_key - query(at, h)) : distance[0] - 8.f;
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
-        const auto of_key = Program::of_key(args, of_head_, at.batch, at.head, key);
+        const auto& of_head = of_head_[h % kHeads];
+        const auto of_key = Program::of_key(args, of_head, at.batch, head(at, h), key);
         visit(j, 2 * h + e,
-              At{args, of_head_, of_query_[h], of_key, at.batch, at.head, query(at, h), key,
-                 distance + static_cast<float>(8 * j + e - 8 * h)});
+              At{args, of_head, of_query_[h], of_key, at.batch, head(at, h), query(at, h), key,
+                 distance[h] + static_cast<float>(8 * j + e)});
       }
     }
 
-    typename Program::OfHead of_head_;
+    typename Program::OfHead of_head_[kHeads];
     typename Program::OfQuery of_query_[2];
   };
 

@@ -225,7 +225,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Dropout dropout_;
-  typename Function::OfQueries function_;
+  typename Function::template OfQueries<Rows> function_;
   typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;
