@@ -22,10 +22,14 @@ __device__ int list_number(const Args& args, int tile, int head) {
 }
 
 template <class Args>
+__device__ BlockList list_of(const Args& args, int number, int whole, int count) {
+  return {args.list_entries + static_cast<i64>(number) * args.list_stride, args.list_stride, whole,
+          count};
+}
+template <class Args>
 __device__ BlockList list_of(const Args& args, int number) {
   const int* const counts = args.list_counts + 2ll * number;
-  return {args.list_entries + static_cast<i64>(number) * args.list_stride, args.list_stride,
-          __ldg(counts), __ldg(counts + 1)};
+  return list_of(args, number, __ldg(counts), __ldg(counts + 1));
 }
 
 // The key blocks of a tile of queries by their places in a list, which are visited from the last to the first.

@@ -67,9 +67,9 @@ struct Traced {
   static __device__ int list_number(const Args& args, int tile, int head) {
     return attn::list_number(of(args), tile, head);
   }
-  template <class Args>
-  static __device__ BlockList list(const Args& args, int number) {
-    return list_of(of(args), number);
+  template <class Args, class... Counts>
+  static __device__ BlockList list(const Args& args, int number, Counts... counts) {
+    return list_of(of(args), number, counts...);
   }
   template <class Args>
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {

@@ -193,9 +193,11 @@ class KeyWalk {
   __device__ bool first_block_within() const {
     return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
   }
-  __device__ void next_block() {
+  // After a block of this kind.
+  template <class Block>
+  __device__ void next_block(Block) {
     --block_;
-    look_up();
+    if (Function::kScores || Block::kHidden) look_up();
   }
 
  protected:
@@ -208,7 +210,7 @@ class KeyWalk {
   }
 
   // The first key of the block.
-  __device__ int key() const { return Function::kListed ? listed_key_ : block_ * Config::kBC; }
+  __device__ int key() const { return (Function::kListed ? listed_block_ : block_) * Config::kBC; }
   // Whether some row does not see some key of a block of this kind.
   template <class Block>
   __device__ bool is_hidden() const {
@@ -223,12 +225,13 @@ class KeyWalk {
   // A mask function without lists may hide keys of every block.
   static constexpr bool kHidesEverywhere = Function::kMasks && !Function::kListed;
 
-  // The entry of a list is read while the products before it run.
+  // Reads the entry of a list long before it is needed. After a block that all rows see whole come others,
+  // and a mask needs to know the keys of none.
   __device__ void look_up() {
-    if (Function::kListed && has_block()) listed_key_ = range_.key_block(block_) * Config::kBC;
+    if (Function::kListed && has_block()) listed_block_ = range_.key_block(block_);
   }
 
-  int listed_key_;
+  int listed_block_;
 };
 
 }  // namespace fa::sm90

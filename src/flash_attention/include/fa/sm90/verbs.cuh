@@ -22,6 +22,7 @@ concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
   c.convert(p, s);
   c.rescale(c.o(), block);
   c.issue_accumulate(c.o(), p, c.v());
+  c.next_block(block);
 };
 
 template <class C>
@@ -32,7 +33,6 @@ concept ScheduledConsumer =
       { c.open() } -> Same<bool>;
       { c.near_start() } -> Same<bool>;
       { c.template first_block_within<16>() } -> Same<bool>;
-      c.next_block();
       c.ping_pong_wait();
       c.ping_pong_arrive();
       c.wait_k();
@@ -163,7 +163,7 @@ __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.issue_accumulate(c.o(), p, c.v());  // O += P V
   c.template wait_products<0>();        // O is complete, V was read
   c.release_v();
-  c.next_block();
+  c.next_block(block);
 }
 
 }  // namespace fa::sm90

@@ -175,13 +175,16 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, queries() / Config::kBR); }
 
  private:
-  // The first query of the block. The entry of a list is read while the products before it run.
+  // The first query of the block.
   __device__ int queries() const {
     return (Config::Function::kListed ? listed_block_ : block_) * Config::kBR;
   }
+  // Reads the entry of a list long before it is needed. A mask needs to know the queries of no block that all
+  // keys see.
   __device__ void look_up() {
-    if (Config::Function::kListed && has_block())
-      listed_block_ = __shfl_sync(~0u, query_block<Config>(block_, mail(), args_), 0);
+    using Function = typename Config::Function;
+    if (Function::kListed && has_block() && (Function::kScores || hides()))
+      listed_block_ = query_block<Config>(block_, mail(), args_);
   }
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
   static __device__ int warp_key() {

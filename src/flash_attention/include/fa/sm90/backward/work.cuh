@@ -188,7 +188,9 @@ __device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& ar
 template <class Config>
 __device__ int query_block(int place, Mailbox mail, const BackwardKernelArgs& args) {
   if constexpr (Config::Function::kListed)
-    return Config::Function::list(args, mail.read_alone(Word::kList)).entry(place);
+    return Config::Function::list(args, mail.read_alone(Word::kList),
+                                  mail.read_alone(Word::kOpenEnd), mail.read_alone(Word::kEndBlock))
+        .entry(place);
   return place;
 }
 

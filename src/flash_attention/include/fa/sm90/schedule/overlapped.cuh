@@ -25,7 +25,7 @@ struct Overlapped {
       c.softmax(s, attn::Masked{});
       c.rescale(c.o(), attn::Masked{});
       c.convert(p, s);
-      c.next_block();
+      c.next_block(attn::Masked{});
 #pragma unroll 1
       while (c.near_end()) step(c, s, p, attn::Masked{});
 #pragma unroll 1
@@ -62,7 +62,7 @@ struct Overlapped {
     c.release_v();
     c.convert(p, s);
     c.rescale(c.o(), block);
-    c.next_block();
+    c.next_block(block);
   }
 };
 
