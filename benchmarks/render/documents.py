@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.render import api, commands, distributed, masks
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
+from benchmarks.render.functions import functions_block
 from benchmarks.render.gradients import (
     CURVES,
     CURVES_PLOT,
@@ -44,6 +45,7 @@ from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
 from flash_attention_workbench.bench import plot, results
 from flash_attention_workbench.bench.comparison import Comparison, compare
+from flash_attention_workbench.bench.functions import FUNCTIONS
 from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
@@ -90,6 +92,7 @@ DOCUMENTS = (
     ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
+    ("docs/masks.md", "h200_functions.json"),
     ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
     ("docs/measurements.md", "h200_host_cost.json"),
     ("docs/measurements.md", "h200_random_bf16.json"),
@@ -250,6 +253,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
+    if record.get("grid") == FUNCTIONS:
+        return replace_block(text, FUNCTIONS, functions_block(record, _where(record)))
     row = record["rows"][0]
     if "simulated_ms" in row:
         return replace_block(text, distributed.PROCESSES, distributed.processes_block(record))

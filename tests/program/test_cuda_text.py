@@ -39,7 +39,7 @@ def test_constants() -> None:
     def scaled(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s * SLOPES[h]
 
-    assert constants(alibi) == {"kHasScore", "kSlopeIsOne"}
+    assert constants(alibi) == {"kHasScore", "kSlopeIsOne", "kTilts"}
     assert constants(capped) == {"kHasScore", "kSlopeUsesScore"}
     assert constants(scaled) == {"kHasScore"}
     assert constants(None, lambda b, h, q, k: q >= k) == {"kHasMask", "kSlopeIsOne"}

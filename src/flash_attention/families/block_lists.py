@@ -24,17 +24,21 @@ from flash_attention.program.verdict_text import table_slots, verdict_text
 THREADS = 128
 WARPS = THREADS // 32
 KNOWN = "Known"  # the C++ type that says what is known of a mask in a tile
+COUNTS_BYTES = 16  # of ListCounts in include/fa/attn/block_list.cuh
 BOUNDS_CTAS = 132  # which share the entries of all tables
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Which side has the tiles: OfQueries or OfKeys of include/fa/lists/list_blocks.cuh; and the
-    rows of a tile and of a visited block."""
+    """Which side has the tiles: OfQueries or OfKeys of include/fa/lists/list_blocks.cuh; the rows
+    of a tile and of a visited block; into how many pieces a tile of queries is divided, which pass
+    over blocks by themselves; and the keys of a narrow block."""
 
     side: str
     tile_rows: int
     block_rows: int
+    pieces: int = 1
+    narrow_keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Lists:
         bounds = {"bounds": self.problem.bounds_bytes} if self.problem.bounds_bytes else {}
         return {
             "list_entries": 4 * self.count * self.stride,
-            "list_counts": 8 * self.count,
+            "list_counts": COUNTS_BYTES * self.count,
             **bounds,
         }
 
@@ -116,7 +120,8 @@ def _unit(
     program: Program | None = features.program
     assert program is not None
     lengths = "PerBatch" if features.per_batch else "Same"
-    words = [listing.side.lower(), str(listing.tile_rows), str(listing.block_rows)]
+    rows = listing.tile_rows, listing.block_rows, listing.pieces, listing.narrow_keys
+    words = [listing.side.lower(), *(str(number) for number in rows)]
     words += [features.mask.value.lower(), lengths.lower(), program.digest]
     name = f"{kernel}_{'_'.join(words)}"
     source = render(
@@ -128,6 +133,8 @@ def _unit(
             Variant("Lengths", "attn/lengths", lengths),
             Number("tile_rows", listing.tile_rows),
             Number("block_rows", listing.block_rows),
+            Number("pieces", listing.pieces),
+            Number("narrow_keys", listing.narrow_keys),
             Number("threads", THREADS),
         ),
         asserts=layout_asserts(base, program, asserts),

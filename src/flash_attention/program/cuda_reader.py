@@ -22,6 +22,7 @@ from flash_attention.program.nodes import (
     Program,
     needed,
 )
+from flash_attention.program.tilt import tilt_of
 
 HEADER = "fa/attn/function.cuh"  # what the text needs to be included before it
 
@@ -216,6 +217,7 @@ class _Printer:
             self._result("float", "score", self.program.score, "score"),
             self._result("float", "slope", self.derivative.slope, "1.f"),
             self._gradients(),
+            self._tilt(),
         ]
         parts = [self._part(level) for level in (Level.QUERY, Level.KEY, Level.HEAD)]
         structs = [self._fields(level) for level in _STRUCTS]
@@ -239,6 +241,7 @@ class _Printer:
             "kMaskUsesBatch": bool(depends & BATCH),
             "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
             "kSlopeUsesScore": bool(self.program.depends[self.derivative.slope] & SCORE),
+            "kTilts": tilt_of(self.program) is not None,
         }
         return [f"static constexpr bool {n} = {str(v).lower()};" for n, v in values.items()]
 
@@ -249,6 +252,19 @@ class _Printer:
         score, distance = ("", "") if name == "mask" else ("float score, ", _DISTANCE)
         head = f"{_QUALIFIERS} {type_} {name}({_AT}, {score}{_COORDINATES}{distance}) {{"
         return "\n".join([head, *function.lines, f"return {value};", "}"])
+
+    def _tilt(self) -> str:
+        """The function that gives the factor of the distance, if that is all that is added."""
+        tilt = tilt_of(self.program)
+        value = "0.f"
+        if tilt is not None:
+            factor = _Function(self, Level.ELEMENT)
+            value = "1.f" if tilt.factor is None else factor.value(tilt.factor)
+            value = value if tilt.sign > 0 else f"-{value}"
+        return (
+            f"{_QUALIFIERS} float tilt(const Args& args, const OfHead& at_head) {{\n"
+            f"return {value};\n}}"
+        )
 
     def _gradients(self) -> str:
         function = _Function(self, Level.ELEMENT)

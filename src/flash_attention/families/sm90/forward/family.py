@@ -347,7 +347,9 @@ def _shares_lists(problem: Problem) -> bool:
 
 
 def _lists(config: HopperForwardKernelConfig, problem: Problem, features: Sm90Features) -> Lists:
-    return Lists(Listing("OfQueries", features.queries_of(config.B_r), config.B_c), problem)
+    queries = features.queries_of(config.B_r)
+    listing = Listing("OfQueries", queries, config.B_c, config.consumers, config.narrow_keys)
+    return Lists(listing, problem)
 
 
 def _num_ctas(

@@ -213,11 +213,6 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             said,
             {"dropout": resolved.dropout, "maxima": resolved.max_score},
         )
-    if resolved.listed and config.narrow_keys:
-        raise UnsupportedError(
-            f"{said}, and with a mask function all blocks are as wide; pass a config with"
-            " narrow_keys=0, or leave it out"
-        )
     if resolved.is_decode:
         _refuse_idle_fields(config)
     elif resolved.per_batch and config.tile_order is not TileOrder.DYNAMIC:

@@ -103,8 +103,6 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
 
     def narrow(keys: int) -> int:
-        if masked:
-            return 0  # the last keys need not come first
         if uneven:  # on average the last keys fill half a block
             return keys // 2 // 16 * 16
         return narrow_keys(problem.seq_k, keys) if few_keys else 0
@@ -133,8 +131,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         keys = 112 if wide else 128
         return config(2, keys, 2, ping_pong=True, stale_max=True, narrow_keys=narrow(keys))
     if d_head <= 192:
-        keys = 0 if masked else 64
-        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=keys)
+        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=64)
     keys = 80 if d_head <= 224 and not wide else 64
     few_tiles = d_head == 256 and causal and not problem.per_batch and _tiles(problem) <= FEW_TILES
     return config(

@@ -151,6 +151,7 @@ struct KeyRange {
     end_last = mask.end_key(last, sequence);
   }
 
+  __device__ void begin_piece(int /*warpgroup*/) {}
   __device__ int key_block(int block) const { return block; }
   __device__ int end_block() const { return (end_last + BlockKeys - 1) / BlockKeys; }
   __device__ int first_block() const {

@@ -206,6 +206,7 @@ struct None {
   static constexpr bool kMasks = false;
   static constexpr bool kSlopes = false;  // the derivatives of its scores differ from 1
   static constexpr bool kListed = false;  // tiles visit the blocks of lists
+  static constexpr bool kTilts = false;   // the distance times a factor is added to scores
 
   template <class Args>
   static __device__ int ahead(const Args&, const Sequence&) {
@@ -219,6 +220,8 @@ struct None {
     __device__ void change(Scores&, float /*scale*/, const Args&, const Place&) const {}
     template <class Scores, class Args>
     __device__ void hide(Scores&, float /*hidden*/, const Args&, const Place&) const {}
+    template <class RowEnds, class Args>
+    __device__ void complete(RowEnds&, const Args&, const Place&) const {}
   };
   struct OfKeys {
     template <class Args>
@@ -227,3 +230,12 @@ struct None {
 };
 
 }  // namespace fa::attn::user_function
+
+namespace fa::attn {
+
+// Scores or dropout depend on where a block is, whether or not a mask hides some of it.
+template <class Config>
+inline constexpr bool kNeedsPlaces =
+    Config::Function::kScores || !kSame<typename Config::Dropout, dropout::None>;
+
+}  // namespace fa::attn

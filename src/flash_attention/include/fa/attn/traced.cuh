@@ -12,13 +12,13 @@ namespace fa::attn {
 // The arguments of a kernel with a function. traced_args.py mirrors them.
 template <class Base, class Program>
 struct WithFunction : Base {
-  int* list_entries;  // [lists, list_stride], the blocks that a tile visits
-  int* list_counts;   // [lists, 2], how many of them all rows see whole, and how many there are
-  void* bounds;       // minima and maxima of captured tensors
-  int list_stride;    // the most entries of a list
-  int list_batches;   // sequences that have lists of their own, or 1 for all
-  int list_heads;     // heads that have, or 1
-  int absolute;       // a function counts queries so that the last one is at the last key
+  u32* list_entries;        // [lists, list_stride], the blocks that a tile visits
+  ListCounts* list_counts;  // [lists]
+  void* bounds;             // minima and maxima of captured tensors
+  int list_stride;          // the most entries of a list
+  int list_batches;         // sequences that have lists of their own, or 1 for all
+  int list_heads;           // heads that have, or 1
+  int absolute;             // a function counts queries so that the last one is at the last key
   typename Program::Args program;
 };
 
@@ -32,6 +32,7 @@ struct Traced {
   static constexpr bool kMasks = Program::kHasMask;
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
   static constexpr bool kListed = Listed;
+  static constexpr bool kTilts = Program::kTilts;
 
  private:
   using ProgramArgs = typename Program::Args;
@@ -67,9 +68,13 @@ struct Traced {
   static __device__ int list_number(const Args& args, int tile, int head) {
     return attn::list_number(of(args), tile, head);
   }
-  template <class Args, class... Counts>
-  static __device__ BlockList list(const Args& args, int number, Counts... counts) {
-    return list_of(of(args), number, counts...);
+  template <class Args>
+  static __device__ BlockList list(const Args& args, int number) {
+    return list_of(of(args), number);
+  }
+  template <class Args>
+  static __device__ int listed_block(const Args& args, int number, int place) {
+    return block_of(__ldg(list_entries(of(args), number) + place));
   }
   template <class Args>
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
@@ -126,8 +131,35 @@ struct Traced {
                                          head(at, h), query(at, h));
     }
 
+    // A function that tilts scores leaves out what it adds for the distance from `at` to the row: that is the
+    // same for all keys, so that the softmax does not need it.
+    template <class Scores, class Args>
+    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+      if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
+      const int distance = at.key + 2 * (lane_id() % 4) - first_query(at);
+#pragma unroll
+      for (int n = 0; n < 4 * Scores::kColFragments; ++n) {
+        const int j = n / 4, h = n % 2, e = n / 2 % 2;
+        const float tilt = Program::tilt(of(args).program, of_head_[h % kHeads]);
+        float& x = s.v[0][j][2 * h + e];
+        x = fmaf(x, scale, fmaf(tilt, static_cast<float>(8 * j + e), tilt * distance));
+      }
+    }
+    // Adds what change() left out to the largest scores of the rows.
+    template <class RowEnds, class Args>
+    __device__ void complete(RowEnds& ends, const Args& args, const Place& at) const {
+      if constexpr (kTilts)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          ends.row[h].max += Program::tilt(of(args).program, of_head_[h % kHeads]) *
+                             static_cast<float>(first_query(at) - query(at, h));
+    }
+
    private:
     static __device__ int row(const Place& at, int h) { return at.query + lane_id() / 4 + 8 * h; }
+    static __device__ int first_query(const Place& at) {
+      return Rows::position(at.query) + at.ahead;
+    }
     static __device__ int query(const Place& at, int h) {
       return Rows::position(row(at, h)) + at.ahead;
     }
@@ -136,10 +168,6 @@ struct Traced {
     template <int Columns, class Visit>
     __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
       const int lane_key = at.key + 2 * (lane_id() % 4);
-      float distance[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        distance[h] = h < kHeads ? static_cast<float>(lane_key - query(at, h)) : distance[0] - 8.f;
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
@@ -147,7 +175,7 @@ struct Traced {
         const auto of_key = Program::of_key(args, of_head, at.batch, head(at, h), key);
         visit(j, 2 * h + e,
               At{args, of_head, of_query_[h], of_key, at.batch, head(at, h), query(at, h), key,
-                 distance[h] + static_cast<float>(8 * j + e)});
+                 static_cast<float>(lane_key - query(at, h)) + static_cast<float>(8 * j + e)});
       }
     }
 
@@ -173,6 +201,22 @@ struct Traced {
         each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
           to.v[0][j][e] = at.slope(s.v[0][j][e] * scale);
         });
+    }
+
+    // What a function that tilts scores subtracts from the two rows of the first query of a lane.
+    struct Tilted {
+      float tilt, first[2];
+
+      __device__ float operator()(int j, int e) const {
+        return first[e / 2] + tilt * static_cast<float>(8 * j + e % 2);
+      }
+    };
+    template <class Args>
+    __device__ Tilted tilted(const Args& args, const Place& at) const {
+      constexpr float kLog2e = 1.4426950408889634f;
+      const float tilt = kLog2e * Program::tilt(of(args).program, of_head_);
+      const int distance = at.query + 2 * (lane_id() % 4) + at.ahead - at.key - lane_id() / 4;
+      return {tilt, {tilt * static_cast<float>(distance), tilt * static_cast<float>(distance - 8)}};
     }
 
    private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup computes 64 rows of a tile. It offers the verbs, including those of Products, and
-// Config::Schedule calls them in order.
+// A consumer warpgroup computes 64 rows of a tile, by verbs that Config::Schedule calls in order.
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
@@ -45,12 +44,12 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
         k_operand_(smem.k(0).row_operand()),
         v_operand_(smem.v(0).column_operand()) {}
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
     while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, tile_parity_)) {
       begin();
       Config::Schedule::run(*this);
-      if (Mask::kHasStart) pass_blocks(unseen_after_);
+      if (KeyWalk<Config>::kHasStart) pass_blocks(unseen_after_);
       store();
     }
     ping_pong_.finish();
@@ -123,8 +122,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     if (!kSame<Block, attn::FirstMasked> && stats_.grew) attn::rescale_rows(o, stats_);
   }
 
-  // V beyond the last key is undefined, so it is cleared. All consumers take part, whether their rows
-  // see the block or skip it, while S is being computed.
+  // Clears V beyond the last key, while S is being computed. Consumers whose rows skip the block take part.
   __device__ void clear_tail() {
     if (!Config::Lengths::kPerBatch || !uniform(tail_keys_ > 0 && tail_keys_ < Config::kBC)) return;
     wait_v();  // what is cleared has been loaded
@@ -141,7 +139,6 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ u32 word() const { return smem_.mail().shared + warpgroup_ * sizeof(u32); }
 
  private:
-  static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
   __device__ void scores_again(Scores<Config::kBC>& s) {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
@@ -173,8 +170,9 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
     range_ = key_range<Config>(tile_, Rows::position(tile_row()),
                                Shape<Config>::kRows / Rows::kGroup, sequence_, args_);
+    range_.begin_piece(warpgroup_);
     auto [first, end] = blocks_of<Config>(range_, tile_, args_);
-    if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
+    if (kMayPassAny<Config> && Rows::position(tile_row()) >= sequence_.q_len)
       end = first = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first - whole_first;
     dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
@@ -200,7 +198,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
 
   __device__ void pass_blocks(int count) {
-    pass_unseen<Config, kSkipsEmpty>(count, [this] {
+    pass_unseen<Config, kMayPassAny<Config>>(count, [this] {
       wait_k();  // wait first, so that the release lands in this phase
       release_k();
       ping_pong_wait();  // the others wait for every arrival
@@ -213,7 +211,9 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
 
   __device__ void store() {
     const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, tile_row()};
-    const attn::RowEnds ends = warp.ends(stats_, scale());
+    attn::RowEnds ends(stats_, scale());
+    function_.complete(ends, args_, place());
+    warp.add_sinks(ends);
     ends.normalise(o_, descale_.of_values() * Config::Dropout::scale(args_));
     Config::Output::store(*this, warp, ends);
   }

@@ -120,8 +120,14 @@ class Producer : public LeadingProducer<Config, Memory> {
     this->load_q(tile, leads());
     if (place >= first) load_v(tile, block);
     meanwhile();
+    int next = 0;  // the entry of a list, which is read before it is needed
+    const auto read_ahead = [&] {
+      if (Config::Function::kListed && place > first) next = range.key_block(place - 1);
+    };
+    read_ahead();
     while (--place >= first) {
-      block = range.key_block(place);
+      block = Config::Function::kListed ? next : range.key_block(place);
+      read_ahead();
       load_k(tile, block);
       load_v(tile, block);
     }

@@ -188,34 +188,48 @@ class KeyWalk {
   __device__ bool open() const {
     return uniform(block_ >= first_block_ && !range_.near_start(block_));
   }
-  __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
+  __device__ bool near_start() const { return kHasStart && has_block(); }
   template <int Keys>
   __device__ bool first_block_within() const {
-    return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
+    if constexpr (Function::kListed)
+      return uniform(block_ >= first_block_ && block_ + 1 == range_.end_block() &&
+                     range_.ends().narrow);
+    else
+      return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
   }
-  // After a block of this kind.
+  __device__ void next_block() { --block_; }
+  // Reads the entry of a list, if something depends on where a block of this kind is.
   template <class Block>
-  __device__ void next_block(Block) {
-    --block_;
-    if (Function::kScores || Block::kHidden) look_up();
+  __device__ void look_up(Block) {
+    if constexpr (Function::kListed && (attn::kNeedsPlaces<Config> || Block::kHidden))
+      entry_ = range_.list.entry(block_);
   }
 
  protected:
   using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
+  // Rows may see blocks before those that all of them see whole.
+  static constexpr bool kHasStart = Mask::kHasStart || Function::kListed;
 
   __device__ void begin_walk(int first, int end) {
     first_block_ = first;
     block_ = end - 1;
-    look_up();
   }
 
   // The first key of the block.
-  __device__ int key() const { return (Function::kListed ? listed_block_ : block_) * Config::kBC; }
+  __device__ int key() const {
+    if constexpr (Function::kListed)
+      return range_.block(entry_) * Config::kBC;
+    else
+      return block_ * Config::kBC;
+  }
   // Whether some row does not see some key of a block of this kind.
   template <class Block>
   __device__ bool is_hidden() const {
     if (kSame<Block, attn::FirstMasked>) return true;
-    return Block::kHidden && (kHidesEverywhere || uniform(range_.hides(block_)));
+    if constexpr (Function::kListed)
+      return Block::kHidden && uniform(!range_.sees_whole(entry_));
+    else
+      return Block::kHidden && (kHidesEverywhere || uniform(range_.hides(block_)));
   }
 
   Range range_;
@@ -225,13 +239,7 @@ class KeyWalk {
   // A mask function without lists may hide keys of every block.
   static constexpr bool kHidesEverywhere = Function::kMasks && !Function::kListed;
 
-  // Reads the entry of a list long before it is needed. After a block that all rows see whole come others,
-  // and a mask needs to know the keys of none.
-  __device__ void look_up() {
-    if (Function::kListed && has_block()) listed_block_ = range_.key_block(block_);
-  }
-
-  int listed_block_;
+  u32 entry_;
 };
 
 }  // namespace fa::sm90

@@ -15,6 +15,7 @@ template <class C, int Keys, class Block>
 concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
                                typename C::template Weights<Keys>& p, Block block) {
   c.issue_scores(s, c.q(), c.k());
+  c.look_up(block);
   c.draw(p);
   c.mask(s, block);
   c.try_stale_max(s, block);
@@ -22,7 +23,6 @@ concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
   c.convert(p, s);
   c.rescale(c.o(), block);
   c.issue_accumulate(c.o(), p, c.v());
-  c.next_block(block);
 };
 
 template <class C>
@@ -33,6 +33,7 @@ concept ScheduledConsumer =
       { c.open() } -> Same<bool>;
       { c.near_start() } -> Same<bool>;
       { c.template first_block_within<16>() } -> Same<bool>;
+      c.next_block();
       c.ping_pong_wait();
       c.ping_pong_arrive();
       c.wait_k();
@@ -59,6 +60,11 @@ concept StoringConsumer = requires(C& c) {
 
 template <class P>
 concept PrefetchingProducer = requires(const P& producer, Tile tile) { producer.prefetch_q(tile); };
+
+// A warpgroup may have no rows, or see no key of any number of blocks.
+template <class Config>
+inline constexpr bool kMayPassAny =
+    Config::Lengths::kPerBatch || Config::kSkipEmpty || Config::Function::kListed;
 
 // Calls `pass` for `count` blocks that the last warpgroup's rows see and this warpgroup's rows do not. These
 // are few, or `Any` number if this warpgroup may have no rows.
@@ -150,6 +156,7 @@ __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.ping_pong_wait();               // this warpgroup may issue
   c.issue_scores(s, c.q(), c.k());  // S = Q K^T
   c.ping_pong_arrive();
+  c.look_up(block);  // which keys these are
   c.draw(p);
   c.clear_tail();                 // V is zero beyond the last key
   c.template wait_products<0>();  // S is complete
@@ -163,7 +170,7 @@ __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.issue_accumulate(c.o(), p, c.v());  // O += P V
   c.template wait_products<0>();        // O is complete, V was read
   c.release_v();
-  c.next_block(block);
+  c.next_block();
 }
 
 }  // namespace fa::sm90

@@ -57,12 +57,16 @@ struct WarpOutput {
     return warp_in_group() * kWarpRows + r < Shape<Config>::kRows && position(r) < sequence.q_len;
   }
 
-  // `scale` is that of the maxima. What combines the pieces of a tile adds the sinks.
-  __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats, float scale) const {
-    attn::RowEnds ends(stats, scale);
-    if (Config::Splits::kOnDevice && !tile.piece.is_whole()) return ends;
+  // What combines the pieces of a tile adds the sinks.
+  __device__ void add_sinks(attn::RowEnds& ends) const {
+    if (Config::Splits::kOnDevice && !tile.piece.is_whole()) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) Config::Sinks::add(ends.row[h], args, head(lane_row(h)));
+  }
+  // `scale` is that of the maxima.
+  __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats, float scale) const {
+    attn::RowEnds ends(stats, scale);
+    add_sinks(ends);
     return ends;
   }
 

@@ -20,6 +20,7 @@ from flash_attention_workbench.bench.agreement import agreements, pair_up
 from flash_attention_workbench.bench.beside_fa3 import Asked, BesideFa3
 from flash_attention_workbench.bench.clocks import Clocks, read_clocks
 from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.functions import FUNCTIONS
 from flash_attention_workbench.bench.gradient_run import measure_gradients
 from flash_attention_workbench.bench.gradient_summary import gradient_means
 from flash_attention_workbench.bench.grid import Measured, Point
@@ -34,10 +35,12 @@ from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 from flash_attention_workbench.bench.serving import SERVING
 from flash_attention_workbench.commands.bench import tables
 from flash_attention_workbench.commands.bench.compiling import compile_all
+from flash_attention_workbench.commands.bench.functions import AskedFunctions, bench_functions
 from flash_attention_workbench.commands.bench.serving import bench_serving
 from flash_attention_workbench.commands.bench.settings import (
     Settings,
     check_gpu,
+    check_unused,
     points_of,
     read_configs,
 )
@@ -59,7 +62,8 @@ from flash_attention_workbench.commands.options import (
 )
 
 GridOption = Annotated[
-    str, typer.Option(help=f"{', '.join((*NAMED_GRIDS, SERVING))}, or a file of problems")
+    str,
+    typer.Option(help=f"{', '.join((*NAMED_GRIDS, SERVING, FUNCTIONS))}, or a file of problems"),
 ]
 
 ConfigsOption = Annotated[
@@ -71,6 +75,35 @@ ConfigsOption = Annotated[
 ]
 
 
+USUAL_PEERS = ",".join(DEFAULT_PEERS)
+PeersOption = Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")]
+HeuristicOption = Annotated[
+    bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
+]
+HotOption = Annotated[
+    bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
+]
+GraphOption = Annotated[
+    bool, typer.Option("--graph", help="every contender replays a CUDA graph of its kernels")
+]
+FunctionOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help=f"of the grid {FUNCTIONS}: some of its functions, as in causal,window; plans;"
+        " first_calls",
+    ),
+]
+PassesOption = Annotated[
+    str | None,
+    typer.Option("--pass", help=f"of the grid {FUNCTIONS}: only forward, or only backward"),
+]
+CompareOption = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
+]
+
+
 def bench(
     grid: GridOption = "fa3",
     dtype: GridDTypeOption = None,
@@ -79,28 +112,19 @@ def bench(
     seq: GridSeqOption = None,
     seed: GridSeedOption = None,
     count: GridCountOption = None,
-    peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
-        DEFAULT_PEERS
-    ),
+    function: FunctionOption = None,
+    pass_: PassesOption = None,
+    peers: PeersOption = USUAL_PEERS,
     configs: ConfigsOption = None,
-    heuristic: Annotated[
-        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
-    ] = False,
+    heuristic: HeuristicOption = False,
     repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
-    hot: Annotated[
-        bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
-    ] = False,
-    graph: Annotated[
-        bool, typer.Option("--graph", help="every contender replays a CUDA graph of its kernels")
-    ] = False,
+    hot: HotOption = False,
+    graph: GraphOption = False,
     fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
     json: JsonOption = None,
     csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,
     plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
-    ] = None,
+    compare: CompareOption = None,
 ) -> None:
     """Time attention beside its peers, every output checked; or compare two such runs.
 
@@ -110,10 +134,22 @@ def bench(
     if compare is not None:
         _compare(*compare)
         return
+    only = {"--function": function, "--pass": pass_}
+    sizes = {"--d-head": d_head, "--seq": seq}
+    drawn = {"--causal/--full": causal, "--seed": seed, "--count": count}
+    files = {"--configs": configs, "--csv": csv}
+    others = {"--dtype": dtype, **drawn, **files, "--heuristic": heuristic or None}
     if grid == SERVING:
-        unused = (dtype, d_head, causal, seq, seed, count, configs, heuristic or None, csv)
-        bench_serving(unused, peers, (repeats, hot, graph, fa3), json=json, plot=plot)
+        check_unused(grid, {**others, **sizes, **only})
+        bench_serving(peers, (repeats, hot, graph, fa3), json=json, plot=plot)
         return
+    if grid == FUNCTIONS:
+        check_unused(grid, {**others, "--graph": graph or None, "--fa3": fa3, "--plot": plot})
+        bench_functions(
+            peers, AskedFunctions.of(function, d_head, seq, pass_), (repeats, hot), json
+        )
+        return
+    check_unused(grid, only)
     points, narrowed = points_of(grid, d_head, causal, seq, (seed, count))
     element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))

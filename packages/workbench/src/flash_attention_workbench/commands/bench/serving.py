@@ -46,21 +46,8 @@ from flash_attention_workbench.commands.console import (
 from flash_attention_workbench.commands.precompile import precompile_units
 from flash_attention_workbench.cores import usable_cores
 
-UNUSED = (
-    "--dtype",
-    "--d-head",
-    "--causal/--full",
-    "--seq",
-    "--seed",
-    "--count",
-    "--configs",
-    "--heuristic",
-    "--csv",
-)
-
 
 def bench_serving(
-    unused: Sequence[object],
     peers: str,
     timing: tuple[int, bool, bool, Path | None],
     *,
@@ -69,12 +56,8 @@ def bench_serving(
 ) -> None:
     """Measure every step of the grid, and what a call costs on the host.
 
-    `unused` has the values of the options of other grids, and `timing` repeats, hot, graph and
-    FA3's library.
+    `timing` is repeats, hot, graph and FA3's library.
     """
-    for name, value in zip(UNUSED, unused, strict=True):
-        if value is not None:
-            raise UnsupportedError(f"{name} is for other grids than {SERVING}; leave it out")
     if peers not in (",".join(DEFAULT_PEERS), FA3, "none"):
         raise UnsupportedError(f"--peers is {quoted(peers)}; {SERVING} has {FA3}, or none")
     check_gpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def check_gpu() -> None:
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
             "attention inspect` and `flash-attention ladder run` say what can be known"
         )
+
+
+def check_unused(grid: str, given: Mapping[str, object]) -> None:
+    """Refuse options that are for other grids. Those that were left out are None."""
+    for option, value in given.items():
+        if value is not None:
+            raise UnsupportedError(f"{option} is for other grids than {grid}; leave it out")
 
 
 def points_of(

@@ -179,11 +179,9 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   __device__ int queries() const {
     return (Config::Function::kListed ? listed_block_ : block_) * Config::kBR;
   }
-  // Reads the entry of a list long before it is needed. A mask needs to know the queries of no block that all
-  // keys see.
+  // Reads the entry of a list long before it is needed, if something depends on where the block is.
   __device__ void look_up() {
-    using Function = typename Config::Function;
-    if (Function::kListed && has_block() && (Function::kScores || hides()))
+    if (Config::Function::kListed && has_block() && (attn::kNeedsPlaces<Config> || hides()))
       listed_block_ = query_block<Config>(block_, mail(), args_);
   }
   __device__ Mailbox mail() const { return Smem::mail(tile_); }

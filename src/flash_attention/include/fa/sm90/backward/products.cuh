@@ -111,9 +111,9 @@ __device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
   return ptx::ld_shared_8(stats + (8 * j + 2 * (lane_id() % 4)) * sizeof(float));
 }
 
-// S becomes P = exp2(scale S - lse).
-template <class Scores>
-__device__ void exponentials_of(Scores& s, float score_scale, u32 lse) {
+// S becomes P = exp2(scale S - lse - more).
+template <class Scores, class More>
+__device__ void exponentials_of(Scores& s, float score_scale, u32 lse, More more) {
   constexpr float kLog2e = 1.4426950408889634f;
   const float scale = score_scale * kLog2e;
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ void exponentials_of(Scores& s, float score_scale, u32 lse) {
     const ptx::FloatPair offset = stats_of_lane(lse, j);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      s.v[0][j][e] = ptx::exp2(fmaf(s.v[0][j][e], scale, -(e % 2 ? offset.y : offset.x)));
+      s.v[0][j][e] = ptx::exp2(fmaf(s.v[0][j][e], scale, -more(e % 2 ? offset.y : offset.x, j, e)));
   }
 }
 
@@ -185,9 +185,15 @@ class ScoreChange : Slopes<Config> {
     } else {
       this->keep_slopes([&](int j, int e) { return Score::slope(s.v[0][j][e]); });
     }
+    if constexpr (Function::kTilts) {
+      const auto tilted = function_.tilted(args_, place(mail, warp_key, query));
+      return exponentials_of(s, scale, lse,
+                             [&](float lse, int j, int e) { return lse + tilted(j, e); });
+    }
     if constexpr (Function::kScores)
       function_.change(s, scale, args_, place(mail, warp_key, query));
-    exponentials_of(s, attn::score_scale<Config>(args_), lse);
+    exponentials_of(s, attn::score_scale<Config>(args_), lse,
+                    [](float lse, int /*j*/, int /*e*/) { return lse; });
   }
 
   // P or dS becomes zero where a query does not see the key.

@@ -175,22 +175,20 @@ __device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& ar
   const int first = tile.batch % Function::of(args).list_batches * tiles;
   const int number = Function::list_number(args, first + tile.key_first / Config::kBC,
                                            first_head(args, tile.kv_head, tile.split));
-  const auto list = Function::list(args, number);
+  const auto counts = Function::list(args, number).counts;
   mail.write(Word::kList, number);
-  mail.write(Word::kSteps, list.count * num_heads(args, tile.split));
+  mail.write(Word::kSteps, counts.count * num_heads(args, tile.split));
   mail.write(Word::kFirstBlock, 0);
-  mail.write(Word::kEndBlock, list.count);
-  mail.write(Word::kOpenFirst, 0);
-  mail.write(Word::kOpenEnd, list.whole);
+  mail.write(Word::kEndBlock, counts.count);
+  mail.write(Word::kOpenFirst, counts.open_first);
+  mail.write(Word::kOpenEnd, counts.open_end);
 }
 
 // The query block at a place of the walk.
 template <class Config>
 __device__ int query_block(int place, Mailbox mail, const BackwardKernelArgs& args) {
   if constexpr (Config::Function::kListed)
-    return Config::Function::list(args, mail.read_alone(Word::kList),
-                                  mail.read_alone(Word::kOpenEnd), mail.read_alone(Word::kEndBlock))
-        .entry(place);
+    return Config::Function::listed_block(args, mail.read_alone(Word::kList), place);
   return place;
 }
 

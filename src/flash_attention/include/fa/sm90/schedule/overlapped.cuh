@@ -17,6 +17,7 @@ struct Overlapped {
       c.ping_pong_wait();               // this warpgroup may issue
       c.issue_scores(s, c.q(), c.k());  // S = Q K^T
       c.ping_pong_arrive();
+      c.look_up(attn::Masked{});  // which keys these are
       c.draw(p);
       c.clear_tail();                 // V is zero beyond the last key
       c.template wait_products<0>();  // S is complete
@@ -25,7 +26,7 @@ struct Overlapped {
       c.softmax(s, attn::Masked{});
       c.rescale(c.o(), attn::Masked{});
       c.convert(p, s);
-      c.next_block(attn::Masked{});
+      c.next_block();
 #pragma unroll 1
       while (c.near_end()) step(c, s, p, attn::Masked{});
 #pragma unroll 1
@@ -52,6 +53,7 @@ struct Overlapped {
     c.wait_v();                           // V of the previous block has arrived
     c.issue_accumulate(c.o(), p, c.v());  // O += P V of the previous block
     c.ping_pong_arrive();
+    c.look_up(block);
     c.draw(p);
     c.template wait_products<1>();  // S is complete
     c.mask(s, block);
@@ -62,7 +64,7 @@ struct Overlapped {
     c.release_v();
     c.convert(p, s);
     c.rescale(c.o(), block);
-    c.next_block(block);
+    c.next_block();
   }
 };
 
