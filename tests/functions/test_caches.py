@@ -53,7 +53,14 @@ def of_scores(device: str) -> Function:
     return Function(lambda score, batch, head, query, key: score + slopes[head] * (key - query))
 
 
-MAKES = {make.__name__: make for make in (of_everything, of_heads, of_scores)}
+def of_gaps(device: str) -> Function:
+    """A mask without whole blocks, which hides every third of 128 keys."""
+    return Function(
+        mask=lambda batch, head, query, key: (key // 128 % 3 != 1) & ((query - key) % 5 != 0)
+    )
+
+
+MAKES = {make.__name__: make for make in (of_everything, of_heads, of_scores, of_gaps)}
 WINDOW = (("window", (170, 3)), ("softcap", 3.0))
 FULL = (("causal", False),)
 STEPS = {
@@ -63,10 +70,12 @@ STEPS = {
     "pages of 64, d 128": Step((2, 2), (700, 65), padded=True, page=64, d=128),
     "a window, a softcap and sinks": Step((3, 1), (333, 400), sinks=True, keywords=WINDOW),
     "a chunk": Step((100, 1, 0, 3), (640, 33, 0, 350)),
+    "a split chunk with a narrow end": Step((100,), (1070,)),
 }
 PREFILL = Step((90, 0, 70), (250, 0, 70), page=48, sinks=True)
 CASES = [
-    *(("of_everything", name) for name in STEPS),
+    *(("of_everything", name) for name in STEPS if "narrow" not in name),
+    ("of_gaps", "a split chunk with a narrow end"),
     ("of_heads", "speculative, 7 heads of a group"),
     ("of_scores", "decodes"),
 ]
