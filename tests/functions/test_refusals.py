@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention import Function, UnsupportedError, distributed, masks, scores
+from flash_attention import Function, UnsupportedError, masks, scores
 from flash_attention.call.call import DESCALES, Call
 from tests.devices import HOPPER_DEVICES
 
@@ -24,7 +24,6 @@ CAUSAL = Function(mask=masks.causal())
 attention: Any = flash_attention.attention
 forward: Any = flash_attention.forward
 backward_pass: Any = flash_attention.backward
-shared_attention: Any = distributed.attention
 
 
 def tensors(d: int = 64, dtype: torch.dtype = torch.float16, seq: int = 48) -> list[Tensor]:
@@ -144,8 +143,6 @@ def test_other_functions_say_how_they_take_one() -> None:
     q, k, v = tensors()
     with pytest.raises(TypeError, match=r"'mask': pass function=flash_attention.Function"):
         forward("rung:26", q, k, v, mask=masks.causal())
-    with pytest.raises(TypeError, match="'function': score and mask functions are not supported"):
-        shared_attention(q, k, v, mesh=None, function=CAUSAL)
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)

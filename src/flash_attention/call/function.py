@@ -44,6 +44,13 @@ class Function:
             raise UnsupportedError("a Function has neither score nor mask; give one of them")
         self.traced: Traced = trace(score=score, mask=mask)
 
+    @classmethod
+    def of(cls, traced: Traced) -> Function:
+        """Return the function of a program."""
+        made = cls.__new__(cls)
+        made.traced = traced
+        return made
+
     @property
     def program(self) -> Program:
         """What the functions compute, without tensors and numbers."""
