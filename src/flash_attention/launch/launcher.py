@@ -31,6 +31,7 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 """Set to 1 before the first call of a kind, every kernel is queued in an NVTX range of its name."""
 
 
+ALIGNMENT = 16  # bytes, of every part of scratch memory
 QUERY_ARGUMENTS = ("q", "o", "d_o", "dq")  # whose tensors have a row for every query
 _Maps = tuple[tuple[int, ...], list[EncodedMap]]
 """The addresses of tensor maps, and the maps, whose memory launches read."""
@@ -147,8 +148,9 @@ class _Scratch:
 
     def _set(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
-        self.size = sum(sizes.values())
-        starts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        whole = (-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())
+        *starts_of, self.size = accumulate(whole, initial=0)
+        starts = dict(zip(sizes, starts_of, strict=True))
         self._packs = [
             (struct.Struct(f"<{len(names)}Q").pack_into, offset, [starts[name] for name in names])
             for offset, names in self._runs

@@ -4,18 +4,18 @@
 // and the rest of those that need the mask.
 #pragma once
 #include <fa/core.cuh>
+#include <fa/ptx/memory.cuh>
 
 namespace fa::attn {
 
 // An entry is a block, with a bit for each piece of the tile that sees it whole. A piece has the rows of one
 // warpgroup.
 inline constexpr int kBlockBits = 24;
+inline constexpr u32 kBlockMask = (1u << kBlockBits) - 1;
 inline constexpr int kMostPieces = 4;
 inline constexpr u32 kWholeForAll = ((1u << kMostPieces) - 1) << kBlockBits;
 
-__device__ inline int block_of(u32 entry) {
-  return static_cast<int>(entry & ((1u << kBlockBits) - 1));
-}
+__device__ inline int block_of(u32 entry) { return static_cast<int>(entry & kBlockMask); }
 
 // What a piece passes over at the ends of its tile's list, in a byte of ListCounts::pieces: how many blocks at
 // the end of the list, how many at its beginning, and whether it sees only the narrow part of the block that is
@@ -71,12 +71,17 @@ __device__ BlockList list_of(const Args& args, int number) {
 struct ListedKeys {
   BlockList list;
   int piece = -1;
+  u32 next = 0;  // an entry, which nothing waits for before next_block()
 
   __device__ void begin_piece(int warpgroup) { piece = warpgroup; }
 
   __device__ int end_block() const { return list.counts.count - (piece < 0 ? 0 : ends().after); }
   __device__ int first_block() const { return piece < 0 ? 0 : min(ends().before, end_block()); }
   __device__ int key_block(int place) const { return block_of(list.entry(place)); }
+  __device__ void read_ahead(int place, int first) {
+    if (place >= first) next = list.entry(place);
+  }
+  __device__ int next_block(int /*place*/) const { return block_of(ptx::word_here(next)); }
   static __device__ int block(u32 entry) { return block_of(entry); }
   __device__ bool sees_whole(u32 entry) const { return entry >> (kBlockBits + piece) & 1; }
   __device__ bool near_end(int place) const { return place >= list.counts.open_end; }

@@ -153,6 +153,8 @@ struct KeyRange {
 
   __device__ void begin_piece(int /*warpgroup*/) {}
   __device__ int key_block(int block) const { return block; }
+  __device__ void read_ahead(int /*block*/, int /*first*/) {}
+  __device__ int next_block(int block) const { return block; }
   __device__ int end_block() const { return (end_last + BlockKeys - 1) / BlockKeys; }
   __device__ int first_block() const {
     return Mask::kHasStart ? min(start_first / BlockKeys, end_block()) : 0;

@@ -73,9 +73,10 @@ struct Traced {
     return list_of(of(args), number);
   }
   template <class Args>
-  static __device__ int listed_block(const Args& args, int number, int place) {
-    return block_of(__ldg(list_entries(of(args), number) + place));
+  static __device__ u32 list_entry(const Args& args, int number, int place) {
+    return __ldg(list_entries(of(args), number) + place);
   }
+  static __device__ int block(u32 entry) { return block_of(entry); }
   template <class Args>
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
     return {list(args, list_number(args, tile, head))};

@@ -111,7 +111,7 @@ class Producer : public LeadingProducer<Config, Memory> {
   // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
-    const auto range = key_range<Config>(tile, sequence_, args_);
+    auto range = key_range<Config>(tile, sequence_, args_);
     const auto [first, end] = blocks_of<Config>(range, tile, args_);
     int place = end - 1;
     int block = place >= first ? range.key_block(place) : 0;
@@ -120,14 +120,10 @@ class Producer : public LeadingProducer<Config, Memory> {
     this->load_q(tile, leads());
     if (place >= first) load_v(tile, block);
     meanwhile();
-    int next = 0;  // the entry of a list, which is read before it is needed
-    const auto read_ahead = [&] {
-      if (Config::Function::kListed && place > first) next = range.key_block(place - 1);
-    };
-    read_ahead();
+    range.read_ahead(place - 1, first);
     while (--place >= first) {
-      block = Config::Function::kListed ? next : range.key_block(place);
-      read_ahead();
+      block = range.next_block(place);
+      range.read_ahead(place - 1, first);
       load_k(tile, block);
       load_v(tile, block);
     }

@@ -177,12 +177,12 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
  private:
   // The first query of the block.
   __device__ int queries() const {
-    return (Config::Function::kListed ? listed_block_ : block_) * Config::kBR;
+    return (Config::Function::kListed ? query_block<Config>(entry_) : block_) * Config::kBR;
   }
   // Reads the entry of a list long before it is needed, if something depends on where the block is.
   __device__ void look_up() {
     if (Config::Function::kListed && has_block() && (attn::kNeedsPlaces<Config> || hides()))
-      listed_block_ = query_block<Config>(block_, mail(), args_);
+      entry_ = query_entry<Config>(block_, mail(), args_);
   }
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
   static __device__ int warp_key() {
@@ -217,7 +217,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;
-  int steps_, block_, listed_block_;
+  int steps_, block_;
+  u32 entry_;  // of the block in a list
   Scores s_;
   Pairs p_;
   KeyGradient dk_;

@@ -51,11 +51,16 @@ class Producer {
     const int first_place = listed ? 0 : range.first_block();
     const int end_place = listed ? mail.read_alone(Word::kEndBlock) : range.end_block();
     const int first = first_head(args_, tile.kv_head, tile.split);
+    const auto entry_at = [&](int n) {
+      return query_entry<Config>(BlockWalk<Config>::nth(n, first_place, end_place), mail, args_);
+    };
     for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
       const i64 stats = stat_row(args_, head, tile.batch);
+      u32 next = listed && first_place < end_place ? entry_at(first_place) : 0;
       for (int block = first_place; block < end_place; ++block) {
-        const int place = BlockWalk<Config>::nth(block, first_place, end_place);
-        const int row = query_block<Config>(place, mail, args_) * Config::kBR;
+        const u32 entry = listed ? ptx::word_here(next) : entry_at(block);
+        if (listed && block + 1 < end_place) next = entry_at(block + 1);  // before it is needed
+        const int row = query_block<Config>(entry) * Config::kBR;
         load_queries(Smem::q_pipeline(), Smem::kQLanded, maps_.q, Smem::kLse,
                      args_.lse_log2 + stats + row, head, row, sequence);
         load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,

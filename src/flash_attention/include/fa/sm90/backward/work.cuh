@@ -184,12 +184,21 @@ __device__ void write_list(Mailbox mail, Tile tile, const BackwardKernelArgs& ar
   mail.write(Word::kOpenEnd, counts.open_end);
 }
 
-// The query block at a place of the walk.
+// The query block at a place of the walk: its entry, if there are lists, which it is read from.
+template <class Config>
+__device__ u32 query_entry(int place, Mailbox mail, const BackwardKernelArgs& args) {
+  if constexpr (Config::Function::kListed)
+    return Config::Function::list_entry(args, mail.read_alone(Word::kList), place);
+  return place;
+}
+template <class Config>
+__device__ int query_block(u32 entry) {
+  if constexpr (Config::Function::kListed) return Config::Function::block(entry);
+  return static_cast<int>(entry);
+}
 template <class Config>
 __device__ int query_block(int place, Mailbox mail, const BackwardKernelArgs& args) {
-  if constexpr (Config::Function::kListed)
-    return Config::Function::listed_block(args, mail.read_alone(Word::kList), place);
-  return place;
+  return query_block<Config>(query_entry<Config>(place, mail, args));
 }
 
 template <class Config>
@@ -223,28 +232,5 @@ __device__ inline void write_query_place(Mailbox mail, const attn::Sequence& seq
   mail.write(Word::kQFirst, sequence.q_first);
   mail.write(Word::kQBatch, sequence.q_batch);
 }
-
-// The order in which all warps go through the blocks of queries that visit a tile. Where tiles take
-// turns at a block, the last block comes first: under a causal mask all tiles visit it.
-template <class Config>
-struct BlockWalk {
-  static constexpr bool kLastFirst = Config::kWriterWarps > 0;
-
-  // The first block, and the next one. After the last block of a head comes its first one again, and
-  // next() returns true.
-  static __device__ int start(Mailbox mail) {
-    return kLastFirst ? mail.read(Word::kEndBlock) - 1 : mail.read(Word::kFirstBlock);
-  }
-  static __device__ bool next(int& block, Mailbox mail) {
-    const int end = mail.read_alone(kLastFirst ? Word::kFirstBlock : Word::kEndBlock);
-    if (kLastFirst ? --block >= end : ++block < end) return false;
-    block = kLastFirst ? mail.read_alone(Word::kEndBlock) - 1 : mail.read_alone(Word::kFirstBlock);
-    return true;
-  }
-  // The n-th of the blocks from `first` to `end`, with n from `first` on.
-  static __device__ int nth(int n, int first, int end) {
-    return kLastFirst ? first + end - 1 - n : n;
-  }
-};
 
 }  // namespace fa::sm90::backward
