@@ -108,7 +108,8 @@ def _task(pairs: list[Pair]) -> Task:
     if len(pairs) == 1:
         places = () if first.places is None else (first.places,)
         return Task(queries, keys, first.mask, places=places)
-    starts, placed = [(0, 0)], []
+    starts = [(0, 0)]
+    placed: list[Places] = []
     for pair in pairs:
         q, k = pair.queries.moved(-queries.start), pair.keys.moved(-keys.start)
         last_q, last_k = starts[-1]

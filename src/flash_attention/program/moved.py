@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.program.graph import Graph
-from flash_attention.program.nodes import INT, Program, TensorType
+from flash_attention.program.nodes import INT, Program, TensorType, Type
 from flash_attention.program.trace import Traced
 
 
@@ -36,12 +36,13 @@ def moved(traced: Traced, by: Mapping[str, int | Tensor]) -> Traced:
             if op in by:
                 place = graph.add("add", INT, place, value(by[op]))
         places.append(place)
-    added = len(new_tensors) - len(tensors)
+    added = [TensorType(torch.int32, 1)] * (len(new_tensors) - len(tensors))
+    added_numbers: list[Type] = [INT] * (len(new_numbers) - len(numbers))
     return Traced(
         Program(
             tuple(graph.nodes),
-            (*program.tensors, *[TensorType(torch.int32, 1)] * added),
-            (*program.numbers, *[INT] * (len(new_numbers) - len(numbers))),
+            (*program.tensors, *added),
+            (*program.numbers, *added_numbers),
             None if program.score is None else places[program.score],
             None if program.mask is None else places[program.mask],
         ),
