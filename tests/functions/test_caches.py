@@ -188,3 +188,12 @@ def test_a_graph_follows_lengths_and_captured_tensors_that_change(name: str) -> 
         ids.copy_(torch.arange(KEYS, dtype=torch.int32, device="cuda") // (30 + 50 * seed))
         graph.replay()
         assert_right(call, out, lse)
+
+
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+def test_reads_out_of_bounds_are_found_at_their_absolute_place(device: str) -> None:
+    call = PREFILL.call(device)
+    short = torch.zeros(249, dtype=torch.int32, device=device)
+    call = call._replace(function=Function(mask=masks.documents(short)))
+    with pytest.raises(IndexError, match=r"of shape \(249,\) is read at index 249"):
+        attention(*call[:3], **call.keywords(), config=FORWARD.format(64), validate=True)
