@@ -149,7 +149,8 @@ def test_a_config_goes_through_a_trace() -> None:
 def test_the_operators_take_every_keyword_of_a_call() -> None:
     window = {"window_left", "window_right"}
     own = {"q", "k", "v", "config", "backward_config", "deterministic"}
-    asked = set(KEYWORDS) - {"window", "function", "return_lse"} | window | own
+    function = {"program", "captured", "integers", "floats"}
+    asked = set(KEYWORDS) - {"window", "function", "return_lse"} | window | own | function
     assert {argument.name for argument in VARLEN._schema.arguments} == asked
     packed = {name for name in KEYWORDS if "seqlen" in name}
     assert {argument.name for argument in DENSE._schema.arguments} == asked - packed

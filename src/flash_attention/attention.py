@@ -197,7 +197,8 @@ def _attention_slow_path(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Outputs:
     """Run a call that no plan is known of, or that torch traces, transforms or records."""
-    if call.function is not None and torch.compiler.is_dynamo_compiling():
+    function = call.function
+    if function is not None and torch.compiler.is_dynamo_compiling() and function.needs_grad():
         found: Outputs = uncompiled(_attention_slow_path, call, config, validate, backward)
         return found
     if call.window is not None:

@@ -17,6 +17,7 @@ from torch.autograd import Function, forward_ad
 from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
+from flash_attention.call.schema import DIFFERENTIABLE
 from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
@@ -50,7 +51,7 @@ def compute_traced(
     """Run a call as operators that torch can trace, also if torch.func differentiates it."""
     if is_transformed() and torch.is_grad_enabled():
         # torch.compile knows of a view that it requires grad, but not of what a transform is given.
-        given = {name: getattr(call, name) for name in ops.DIFFERENTIABLE}
+        given = {name: getattr(call, name) for name in DIFFERENTIABLE}
         views: dict[str, Any] = {n: t.view_as(t) for n, t in given.items() if isinstance(t, Tensor)}
         viewed = call._replace(**views)
         if viewed.needs_grad():

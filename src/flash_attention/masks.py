@@ -116,8 +116,8 @@ def neighbourhood(width: int, radius: int) -> Mask:
         )
 
     def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        rows = abs(query // width - key // width) <= radius
-        return rows & (abs(query % width - key % width) <= radius)
+        rows = (query // width - key // width).abs() <= radius
+        return rows & ((query % width - key % width).abs() <= radius)
 
     return Mask(near)
 

@@ -34,6 +34,17 @@ from flash_attention.call.checks import check_call, check_dense, check_operands
 from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import check_options, check_switch
 from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse, results
+from flash_attention.call.schema import (
+    ASKED,
+    DIFFERENTIABLE,
+    OF_GRADIENTS,
+    ONLY_FORWARD,
+    PACKED,
+    SHARED,
+    TENSORS,
+    arguments_of,
+    keywords_of,
+)
 from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
@@ -52,46 +63,7 @@ from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.compute import compute, compute_gradients
 from flash_attention.launch.preparation import Outputs
 
-PACKED = {
-    "cu_seqlens_q": "Tensor? cu_seqlens_q",
-    "cu_seqlens_k": "Tensor? cu_seqlens_k",
-    "max_seqlen_q": "int? max_seqlen_q",
-    "max_seqlen_k": "int? max_seqlen_k",
-}
-"""The arguments of packed sequences, in the schema of an operator."""
-ASKED = {
-    "sinks": "Tensor? sinks=None",
-    "seqused_k": "Tensor? seqused_k=None",
-    "causal": "bool causal=False",
-    "window_left": "int window_left=-1",
-    "window_right": "int window_right=-1",
-    "softmax_scale": "float? softmax_scale=None",
-    "softcap": "float softcap=0.0",
-    "config": "str? config=None",
-    "block_table": "Tensor? block_table=None",
-    "split_keys": "int? split_keys=None",
-    "batch_invariant": "bool batch_invariant=False",
-    "backward_config": "str? backward_config=None",
-    "deterministic": "bool deterministic=False",
-    **{name: f"Tensor? {name}=None" for name in (*DESCALES, "rng_state")},
-    "dropout_p": "float dropout_p=0.0",
-    "return_max": "bool return_max=False",
-}
-"""The arguments of both operators, in their schema."""
-TENSORS = {"q": "Tensor q", "k": "Tensor k", "v": "Tensor v"}
-OF_GRADIENTS = {
-    "do": "Tensor do",
-    "dlse": "Tensor? dlse",
-    "out": "Tensor out",
-    "lse": "Tensor lse",
-    "wanted": "bool[] wanted",
-}
-"""The arguments that only the backward operators have, in their schema."""
-ONLY_FORWARD = ("config", "block_table", "split_keys", "batch_invariant", *DESCALES, "return_max")
 _is_compiling = torch.compiler.is_compiling
-SHARED = ("sinks", "seqused_k", "rng_state", "causal", "softmax_scale", "softcap", "dropout_p")
-"""The arguments that all operators take as a call has them."""
-DIFFERENTIABLE = ("q", "k", "v", "sinks")
 
 
 class BackwardOptions(NamedTuple):
@@ -132,23 +104,29 @@ class _Operators:
         given["out"], given["lse"], maxima = output
         ctx.mark_non_differentiable(maxima)
         given = {name: given[name] for name in self.backward_arguments if name in given}
+        captured = given.pop("captured", None)
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        ctx.save_for_backward(*tensors.values())
+        ctx.save_for_backward(*tensors.values(), *(captured or ()))
         ctx.saved_names = tuple(tensors)
         ctx.options = {name: value for name, value in given.items() if name not in tensors}
         ctx.set_materialize_grads(False)
 
     def _differentiate(
         self, ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None
-    ) -> tuple[Tensor | None, ...]:
-        given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True)) | ctx.options
+    ) -> tuple[Any, ...]:
+        given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=False)) | ctx.options
+        if given.get("program") is not None:
+            given["captured"] = ctx.saved_tensors[len(ctx.saved_names) :]
         # torch leaves out the last arguments if they have their default value.
         needed = dict(zip(self.forward_arguments, ctx.needs_input_grad, strict=False))
         wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
         do = torch.zeros_like(given["out"]) if do is None else do
         found = self.backward(do=do, dlse=dlse, wanted=wanted, **given)
         gradients = dict(zip(DIFFERENTIABLE, found, strict=True))
-        return tuple(gradients[name] if need else None for name, need in needed.items())
+        return tuple(
+            [None] * len(need) if isinstance(need, list) else gradients[name] if need else None
+            for name, need in needed.items()
+        )
 
 
 def _operator(
@@ -177,13 +155,14 @@ def _for_each(
     operator: CustomOpDef, info: Any, in_dims: tuple[Any, ...], *values: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Call an operator for each element of a dimension that torch.vmap hides from it."""
+
+    def element(value: Any, dim: Any, i: int) -> Any:
+        if isinstance(dim, list):
+            return [element(*each, i) for each in zip(value, dim, strict=True)]
+        return value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+
     found = [
-        operator(
-            *(
-                value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
-                for value, dim in zip(values, in_dims, strict=True)
-            )
-        )
+        operator(*(element(*each, i) for each in zip(values, in_dims, strict=True)))
         for i in range(info.batch_size)
     ]
     stacked = tuple(map(torch.stack, zip(*found, strict=True)))
@@ -200,15 +179,9 @@ def _compute(
     deterministic: bool = False,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
-    call = Call(q, k, v, _new_output(q, v), **_with_window(asked), return_lse=True)
+    call = Call(q, k, v, _new_output(q, v), **keywords_of(asked), return_lse=True)
     result, lse, *maxima = compute(call, config)
     return result, lse, *(maxima or [lse.new_empty(0)])
-
-
-def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of an operator as keywords of a call."""
-    window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
-    return asked | {"window": window}
 
 
 def _empty_results(
@@ -238,7 +211,7 @@ def _compute_gradients(
     deterministic: bool = False,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
-    call = Call(q, k, v, out, **_with_window(asked), return_lse=True)
+    call = Call(q, k, v, out, **keywords_of(asked), return_lse=True)
     backward = backward_call_of(do, call, lse, dlse, Wanted(*wanted), deterministic)
     found = compute_gradients(backward, backward_config)
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in found)
@@ -364,6 +337,7 @@ def traced_gradients(backward: BackwardCall, config: GivenConfig | None) -> Grad
 def _asked(call: Call) -> tuple[_Operators, dict[str, Any]]:
     """Return the operators for a call, and the arguments that both of them take."""
     asked: dict[str, Any] = {name: getattr(call, name) for name in SHARED}
+    asked |= arguments_of(call.function, call.q.device)
     left, right = call.window or (-1, -1)
     asked["window_left"] = -1 if left is None else min(left, MAX_ROWS)
     asked["window_right"] = -1 if right is None else min(right, MAX_ROWS)

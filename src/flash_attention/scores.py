@@ -26,7 +26,7 @@ def alibi(slopes: Tensor) -> ScoreFunction:
 
     def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
         slope = slopes[head] if slopes.ndim == 1 else slopes[batch, head]
-        return score - slope * abs(query - key)
+        return score - slope * (query - key).abs()
 
     return change
 

@@ -103,8 +103,8 @@ EVERY_FUNCTION = (
         "alibi_slopes",
         "(nheads,) or (batch, nheads), fp32: a bias by distance",
         f"{EQUAL}, for packed sequences and caches too; slopes have no gradient, as in its code. On"
-        " a GPU they need Hopper. Its causal kernels add slope j in place of the bias, so that its"
-        " softmax_lse differs by one number in each row",
+        " a GPU, pages need Hopper. Its causal kernels add slope j in place of the bias, so that"
+        " its softmax_lse differs by one number in each row",
         (
             "test_biases_of_dense_tensors_and_their_gradients",
             "test_biases_of_packed_sequences",

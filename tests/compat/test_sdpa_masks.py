@@ -137,17 +137,24 @@ def test_a_mask_that_requires_grad_is_read_without_grad() -> None:
         )
 
 
-def test_a_mask_in_a_compiled_function_goes_to_torch() -> None:
-    q, k, v = tensors(SEQ_Q, SEQ_K)
-    mask = masks(SEQ_Q, SEQ_K)["bool"]
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_a_mask_in_a_compiled_function_is_computed_here(kind: str) -> None:
+    mask = masks(SEQ_Q, SEQ_K)[kind]
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph
 
     def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Any:
-        return of_torch(q, k, v, mask)
+        return of_torch(q, k, v, attn_mask=mask) * 2
 
+    q, k, v = tensors(SEQ_Q, SEQ_K)
     torch._dynamo.reset()
-    with route_sdpa():
-        found = torch.compile(function, backend="aot_eager", fullgraph=True)(q, k, v, mask)
+    with route_sdpa(strict=True):
+        found = torch.compile(function, backend=keep, fullgraph=True)(q, k, v, mask)
     close(found, function(q, k, v, mask))
+    assert "flash_attention.dense" in graphs[0].code
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ MUTATIONS = [
     Mutation(
         "the slope of a softcap is left out",
         *("numbers", 9),
-        Edit(BLOCK, " * Config::Score::slope(s)"),
+        Edit(BLOCK, "Config::Score::slope(s_.v[i][j][e]) * "),
         case=replace(CASE, softcap=1.0),
     ),
     Mutation(

@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from flash_attention import Function
+from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.call.backward_call import Gradients
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm80.backward.heuristic import heuristic as backward_heuristic
+from flash_attention.families.sm80.forward.heuristic import heuristic as forward_heuristic
 from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.emulation import Settings, emulate_backward_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import Judge, check_lse
-from tests.devices import ran
+from tests.devices import on_devices, ran
 from tests.families.sm90.backward.cases import Case
+from tests.gate import EXHAUSTIVE
 from tests.program.grammar import Sizes, random_function
 
 # Small blocks, which are compiled quickly.
@@ -76,6 +82,29 @@ class Run:
         """Assert that both passes are right."""
         self.check_forward()
         self.check_backward()
+
+
+def kernels(family: str, d: int = 64) -> tuple[str, str]:
+    """The configs of both passes with kernels of a family: small ones of sm_90, and of sm_80 those
+    that `attention` chooses, whose warps have 16 rows or 32."""
+    if family == "sm_90":
+        return FORWARD.format(d), BACKWARD.format(d)
+    problem = Problem(1, 128, 128, 1, 1, d, d, torch.bfloat16, 1.0)
+    chosen = forward_heuristic(problem, DEFAULT_ARCH), backward_heuristic(problem, DEFAULT_ARCH)
+    forward, backward = (config.short_form() for config in chosen if not isinstance(config, str))
+    return forward, backward
+
+
+def in_families(cases: Iterable[Any], always: Iterable[Any] = ()) -> list[Any]:
+    """The parameters of a test of cases, a family and a device. Those of sm_80 that are not tried
+    `always` are left to a GPU and to `make exhaustive`."""
+    cases, always = list(cases), list(always)
+    older = [
+        pytest.param(case, "sm_80", id=f"{case}-sm_80", marks=() if case in always else EXHAUSTIVE)
+        for case in cases
+    ]
+    newer = [(case, "sm_90") for case in cases]
+    return [*on_devices(newer), *on_devices(older, mark=pytest.mark.gpu)]
 
 
 def random_functions(seed: int, sizes: Sizes, count: int = 1) -> Make:

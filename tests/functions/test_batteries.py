@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from flash_attention import Function, masks, scores
-from tests.devices import on_devices
-from tests.functions.cases import Run
+from tests.functions.cases import Run, in_families, kernels
 
 pytestmark = pytest.mark.slow
 
@@ -50,19 +49,21 @@ SCORES: dict[str, Callable[[str], Any]] = {
 BOTH_PASSES = ("documents of batches", "neighbourhood")  # of masks; the others share their walk
 
 
-def run_of(make: Callable[[str], Function], device: str) -> Run:
+def run_of(make: Callable[[str], Function], family: str, device: str) -> Run:
     problem = {"q_lengths": QUERIES, "k_lengths": KEYS, "heads": (HEADS, HEADS), "batch": 2}
-    return Run(make, device, problem)
+    return Run(make, device, problem, *kernels(family))
 
 
-@pytest.mark.parametrize(("name", "device"), on_devices(MASKS))
-def test_masks_are_right(name: str, device: str) -> None:
-    run = run_of(lambda on: Function(mask=MASKS[name](on)), device)
+@pytest.mark.parametrize(("name", "family", "device"), in_families(MASKS, BOTH_PASSES))
+def test_masks_are_right(name: str, family: str, device: str) -> None:
+    run = run_of(lambda on: Function(mask=MASKS[name](on)), family, device)
     run.check_forward()
     if name in BOTH_PASSES or device == "cuda":
         run.check_backward()
 
 
-@pytest.mark.parametrize(("name", "device"), on_devices(SCORES))
-def test_scores_are_right(name: str, device: str) -> None:
-    run_of(lambda on: Function(SCORES[name](on)), device).check()
+@pytest.mark.parametrize(
+    ("name", "family", "device"), in_families(SCORES, ("relative_bias", "softcap"))
+)
+def test_scores_are_right(name: str, family: str, device: str) -> None:
+    run_of(lambda on: Function(SCORES[name](on)), family, device).check()

@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import Function, attention, masks, scores
-from flash_attention.call.backward_call import Wanted
+from flash_attention import Function, attention, backward, forward, masks, scores
+from flash_attention.call.backward_call import Gradients, Wanted
+from flash_attention.call.call import Call
 from flash_attention.launch.emulation import Settings
+from flash_attention.reference.gradient_judge import GradientJudge
 from ptx_emulator import SCHEDULES
 from tests.devices import HOPPER_DEVICES, on_devices
-from tests.functions.cases import BACKWARD, FORWARD, Run
+from tests.functions.cases import BACKWARD, FORWARD, Run, in_families, kernels
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +50,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "grouped heads": GROUPED | {"batch": 2},
     "more queries than keys": GROUPED | {"q_lengths": 140, "k_lengths": 70},
     "one query": GROUPED | {"q_lengths": 1, "k_lengths": 300},
+    "no keys": GROUPED | {"k_lengths": 0},
     "packed, with empty sequences": GROUPED
     | {"q_lengths": (70, 0, 130, 3, 5), "k_lengths": (70, 40, 150, 0, 8)},
     "packed keys of other lengths": GROUPED | {"q_lengths": (100, 20), "k_lengths": (30, 200)},
@@ -70,22 +73,33 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "device"), on_devices(FEATURES))
-def test_a_function_is_right_beside(name: str, device: str) -> None:
-    run = Run(biased_documents, device, FEATURES[name])
+ON_SM80 = (
+    "no keys",
+    "packed, with empty sequences",
+    "used keys",
+    "dropout",
+    "all of them",
+    "deterministic",
+)
+
+
+@pytest.mark.parametrize(("name", "family", "device"), in_families(FEATURES, ON_SM80))
+def test_a_function_is_right_beside(name: str, family: str, device: str) -> None:
+    run = Run(biased_documents, device, FEATURES[name], *kernels(family))
     run.check_forward()
-    if name == "deterministic":
+    if name == "deterministic" and family == "sm_90":
         run = Run(biased_documents, device, FEATURES[name], backward=None)
     run.check_backward()
 
 
-@pytest.mark.parametrize(("d", "device"), on_devices((80, 128, 160, 256)))
-def test_head_dimensions_are_right(d: int, device: str) -> None:
+@pytest.mark.parametrize(("d", "family", "device"), in_families((80, 128, 160, 256), (160,)))
+def test_head_dimensions_are_right(d: int, family: str, device: str) -> None:
     problem = GROUPED | {"d": (d, d)}
-    config = FORWARD.format(d)
-    if d == 256:  # one consumer has too few registers
-        config = config.replace("256, 1", "256, 2")
-    Run(biased_documents, device, problem, config, backward=None).check()
+    first, second = kernels(family, d)
+    if (family, d) == ("sm_90", 256):  # one consumer has too few registers
+        first = first.replace("256, 1", "256, 2")
+    chosen = second if family == "sm_80" else None
+    Run(biased_documents, device, problem, first, chosen).check()
 
 
 def tilted(device: str) -> Function:
@@ -100,9 +114,9 @@ def tilted(device: str) -> Function:
 TILTED = {name: FEATURES[name] for name in ("all of them", "used keys")}
 
 
-@pytest.mark.parametrize(("name", "device"), on_devices(TILTED))
-def test_tilted_scores_are_right_beside(name: str, device: str) -> None:
-    Run(tilted, device, TILTED[name]).check()
+@pytest.mark.parametrize(("name", "family", "device"), in_families(TILTED, ("all of them",)))
+def test_tilted_scores_are_right_beside(name: str, family: str, device: str) -> None:
+    Run(tilted, device, TILTED[name], *kernels(family)).check()
 
 
 PIECES = "hopper(BF16, 64, 3, 32, 2): tma+specialised+overlap+ping_pong+dynamic_4+narrow_16"
@@ -127,33 +141,54 @@ def test_kernels_that_attention_chooses_are_right(device: str) -> None:
     Run(biased_documents, device, problem, forward=None, backward=None).check()
 
 
-@pytest.mark.parametrize(("heads", "device"), on_devices((HEADS, 2)))
-def test_masks_of_heads_and_batches_are_right(heads: int, device: str) -> None:
+@pytest.mark.parametrize(("heads", "family", "device"), in_families((HEADS, 2), (HEADS, 2)))
+def test_masks_of_heads_and_batches_are_right(heads: int, family: str, device: str) -> None:
     problem = {"heads": (HEADS, heads), "batch": 2}
-    Run(of_heads_and_batches, device, problem).check()
+    Run(of_heads_and_batches, device, problem, *kernels(family)).check()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-def test_lists_of_many_blocks_are_right(device: str) -> None:
+@pytest.mark.parametrize(("keys", "family", "device"), in_families((1500,), (1500,)))
+def test_lists_of_many_blocks_are_right(keys: int, family: str, device: str) -> None:
     """A warp finds 32 blocks of a list at a time. These tiles have 47 blocks, empty, full and
     partial ones in turn."""
-    problem = {"q_lengths": 70, "k_lengths": 1500, "heads": (2, 2)}
+    problem = {"q_lengths": 70, "k_lengths": keys, "heads": (2, 2)}
 
     def see(batch: Any, head: Any, query: Any, key: Any) -> Any:
         block = key // 32
         return (block % 7 != 3) & ((block % 3 != 1) | (key % 9 != 0))
 
-    Run(lambda on: Function(mask=see), device, problem).check_forward()
+    Run(lambda on: Function(mask=see), device, problem, *kernels(family)).check_forward()
     turned = {"q_lengths": 2300, "k_lengths": 70, "heads": (1, 1)}
-    Run(lambda on: Function(mask=masks.dilated(129)), device, turned).check_backward()
+    dilated = Run(lambda on: Function(mask=masks.dilated(129)), device, turned, *kernels(family))
+    dilated.check_backward()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-def test_rows_after_the_last_query_do_not_matter(device: str) -> None:
+@pytest.mark.parametrize(("length", "family", "device"), in_families((128,), (128,)))
+def test_empty_blocks_are_not_visited(length: int, family: str, device: str) -> None:
+    """All rows of the second document are NaN, and so are products with them."""
+    torch.manual_seed(0)
+    q, k, v, do = torch.randn(4, 1, 2 * length, 2, 64).to(device, torch.bfloat16)
+    for tensor in (q, k, v, do):
+        tensor[:, length:] = math.nan
+    function = Function(mask=masks.documents(torch.arange(2 * length, device=device) // length))
+    configs = kernels(family)
+    out, lse = forward(configs[0], q, k, v, function=function, return_lse=True)
+    judge = GradientJudge(Call(*(t[:, :length] for t in (q, k, v))), do[:, :length])
+    for deterministic in (False, True) if family == "sm_80" else (False,):
+        found = backward(
+            *(configs[1], do, q, k, v, out, lse), function=function, deterministic=deterministic
+        )
+        own = Gradients(*(None if each is None else each[:, :length] for each in found))
+        for name, check in judge.check(own).items():
+            assert check.ok, f"{name}: {check}"
+
+
+@pytest.mark.parametrize(("queries", "family", "device"), in_families((100,), (100,)))
+def test_rows_after_the_last_query_do_not_matter(queries: int, family: str, device: str) -> None:
     """A function makes infinities of them, and the mask, which is full, does not hide them."""
 
     def make(on: str) -> Function:
-        ends = torch.tensor([100, 37], device=on)
+        ends = torch.tensor([queries, 37], device=on)
         return Function(
             lambda score, batch, head, query, key: torch.where(
                 query < ends[batch], score, math.inf
@@ -161,7 +196,8 @@ def test_rows_after_the_last_query_do_not_matter(device: str) -> None:
             masks.causal(1000),
         )
 
-    Run(make, device, GROUPED | {"q_lengths": (100, 37), "k_lengths": (128, 256)}).check()
+    problem = GROUPED | {"q_lengths": (queries, 37), "k_lengths": (128, 256)}
+    Run(make, device, problem, *kernels(family)).check()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -170,16 +206,15 @@ def test_schedules_of_the_emulator_find_nothing(schedule: str) -> None:
     run.check()
 
 
-@pytest.mark.parametrize("device", HOPPER_DEVICES)
-@pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
-def test_rows_without_keys_are_zero(with_sinks: bool, device: str) -> None:
+@pytest.mark.parametrize(("with_sinks", "family", "device"), in_families((False, True), (True,)))
+def test_rows_without_keys_are_zero(with_sinks: bool, family: str, device: str) -> None:
     def make(on: str) -> Function:
         return Function(
             scores.softcap(3.0), lambda batch, head, query, key: (query < 40) & (query >= key)
         )
 
     problem = GROUPED | ({"sinks": SINKS} if with_sinks else {})
-    run = Run(make, device, problem)
+    run = Run(make, device, problem, *kernels(family))
     output, lse = run.check_forward()
     assert torch.equal(output[:, 40:], torch.zeros_like(output[:, 40:]))
     expected = SINKS if with_sinks else torch.full((HEADS,), -math.inf)

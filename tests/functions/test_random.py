@@ -4,10 +4,12 @@ takes half the time of compiling them alone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.devices import HOPPER
-from tests.functions.cases import BACKWARD, FORWARD, Run, random_functions
+from tests.functions.cases import BACKWARD, FORWARD, Run, kernels, random_functions
 from tests.program.grammar import Sizes
 
 pytestmark = pytest.mark.slow
@@ -53,3 +55,16 @@ def test_gradients_of_random_functions_are_right(seed: int) -> None:
 def test_large_random_functions_are_right(seed: int) -> None:
     """Three hundred functions."""
     run_of(seed, LARGE, "cuda").check()
+
+
+@pytest.mark.parametrize("seed", [ALONE[0], GROUPS[0]])
+def test_random_functions_are_right_in_sm_80_kernels(seed: int) -> None:
+    forward, backward = kernels("sm_80")
+    replace(run_of(seed, SMALL), forward=forward, backward=backward).check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", [*ALONE, *GROUPS])
+def test_large_random_functions_are_right_in_sm_80_kernels(seed: int) -> None:
+    forward, backward = kernels("sm_80")
+    replace(run_of(seed, LARGE, "cuda"), forward=forward, backward=backward).check()

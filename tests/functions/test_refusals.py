@@ -23,7 +23,6 @@ CAUSAL = Function(mask=masks.causal())
 # What type checkers would refuse, too.
 attention: Any = flash_attention.attention
 forward: Any = flash_attention.forward
-backward_pass: Any = flash_attention.backward
 
 
 def tensors(d: int = 64, dtype: torch.dtype = torch.float16, seq: int = 48) -> list[Tensor]:
@@ -127,16 +126,23 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
         attention(*tensors(320), function=CAUSAL)
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
-    with pytest.raises(UnsupportedError, match="mask function on sm_80: Hopper kernels need sm_90"):
-        attention(*tensors(), function=CAUSAL)
+    (q, _, _), (pages, _, _) = tensors(), tensors(seq=64)
+    paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
+    used = torch.tensor([50], dtype=torch.int32)
     with pytest.raises(
-        UnsupportedError, match="FlashForwardKernelConfig kernels have no functions"
+        UnsupportedError, match="FlashForwardKernelConfig kernels have no functions with block_tab"
     ):
-        forward("rung:16", *tensors(), function=CAUSAL)
-    q, k, v = tensors()
-    out, lse = torch.empty_like(q), torch.empty(1, 2, 48)
-    with pytest.raises(UnsupportedError, match="FlashBackwardKernelConfig kernels have no func"):
-        backward_pass("rung:1", q, q, k, v, out, lse, function=CAUSAL)
+        forward("rung:15", q, pages, pages, seqused_k=used, **paged)
+    wide = tensors(512, torch.bfloat16)
+    with pytest.raises(UnsupportedError, match="HopperWideKernelConfig kernels have no functions"):
+        forward("hopper_wide(BF16, 512, 512): lazy_8", *wide, function=CAUSAL)
+
+
+def test_older_gpus_have_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
+    q, k, v = (t.requires_grad_() for t in tensors())
+    attention(q, k, v, function=CAUSAL).sum().backward()
+    assert q.grad is not None
 
 
 def test_other_functions_say_how_they_take_one() -> None:

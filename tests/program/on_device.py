@@ -18,6 +18,7 @@ from flash_attention.launch import driver
 from flash_attention.program import verdict_text
 from flash_attention.program.cuda_reader import HEADER, cuda_text
 from flash_attention.program.layout import arguments, arguments_size
+from flash_attention.program.reads import tables
 from flash_attention.program.trace import Traced
 from flash_attention.program.verdict import Tile
 from ptx_emulator import GlobalMemory, load_program, run
@@ -171,12 +172,12 @@ def verdicts_on_device(traced: Traced, tiles: Sequence[Tile], device: str = "cpu
     """The verdicts of the kernel's text, with tables that a kernel filled."""
     session = Session(traced, device)
     memory, count = session.memory, len(tiles)
-    tables = [
+    filled = [
         memory.put(np.full(verdict_text.table_shape(traced, slot), -7, np.int32))
-        for slot in verdict_text.table_slots(traced.program)
+        for slot in tables(traced.program)
     ]
-    bounds = verdict_text.bounds_arguments(traced.program, tables)
-    if tables:
+    bounds = verdict_text.bounds_arguments(traced.program, filled)
+    if filled:
         session.run(_FILL, session.args, bounds, threads=256)
     given, results = memory.put(np.array(tiles, np.int32)), memory.put(np.full(count, -1, np.int32))
     session.run(_VERDICTS, session.args, bounds, given, results, numbers=[count], threads=count)

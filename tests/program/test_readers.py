@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flash_attention.program.derivative import differentiate
+from flash_attention.program.nodes import read_program
 from flash_attention.program.torch_reader import change_score, evaluate, grid, see
 from flash_attention.program.trace import trace
 from tests.devices import DEVICES
@@ -97,3 +98,12 @@ def test_cuda_computes_what_torch_does(seed: int, device: str) -> None:
     slope = values[derivative.slope].float().broadcast_to(SHAPE)
     torch.testing.assert_close(slopes, slope, rtol=rtol, atol=atol)
     assert torch.equal(seen, see(traced, at))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_program_is_read_as_it_was_written(seed: int) -> None:
+    program = trace(*random_function(seed)[:2]).program
+    again = read_program(program.text)
+    assert again == program
+    assert again.nodes == program.nodes
+    assert (again.tensors, again.numbers) == (program.tensors, program.numbers)

@@ -62,6 +62,50 @@ def test_no_verdict_is_refuted(first: int) -> None:
     assert counts[Verdict.PARTIAL] < 0.6 * 50 * TILES
 
 
+def random_table(seed: int) -> Traced:
+    """A mask that is read from a tensor with areas of one value, at indices of both kinds."""
+    draw = random.Random(seed)
+    table = torch.zeros(2, 200, 200, dtype=draw.choice((torch.bool, torch.uint8, torch.float32)))
+    table[draw.randrange(2) :] = 1
+    for _ in range(draw.randrange(5)):
+        top, left = draw.randrange(200), draw.randrange(200)
+        part = slice(top, top + draw.choice((40, 90, 200))), slice(left, left + 100)
+        table[(draw.randrange(2), *part)] = draw.randrange(2)
+    table = table if draw.random() < 0.5 else table.mT
+    a, b = draw.choice((1, 1, 7, 16)), draw.choice((1, 1, 5, 32))
+    shift = draw.choice((0, 0, -30, 90))
+
+    def mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        row = query // a if a > 1 else query
+        column = key // b if b > 1 else (key + shift).clamp(0, 199)
+        seen = table[head, row, column] != 0
+        return seen & (table[1, 5, column] == 0) if draw.random() < 0.3 else seen
+
+    return trace_mask(mask)
+
+
+def test_no_verdict_on_a_table_is_refuted() -> None:
+    at = grid(SIZES.batch, SIZES.heads, SIZES.queries, SIZES.keys)
+    counts: Counter[Verdict] = Counter()
+    for seed in range(50):
+        traced = random_table(seed)
+        seen = see(traced, at)
+        for tile in random_tiles(random.Random(seed), SIZES, TILES):
+            given = verdict(traced, tile)
+            counts[given] += 1
+            assert given in (Verdict.PARTIAL, truth(seen, tile)), (seed, tile)
+    assert counts[Verdict.EMPTY] > 500
+    assert counts[Verdict.FULL] > 100
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seed", range(6))
+def test_cuda_gives_the_same_verdicts_on_a_table(seed: int, device: str) -> None:
+    traced = random_table(seed)
+    tiles = random_tiles(random.Random(seed), SIZES, TILES)
+    assert verdicts_on_device(traced, tiles, device) == [verdict(traced, tile) for tile in tiles]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(0, FUNCTIONS, 20))
 def test_cuda_gives_the_same_verdicts(seed: int, device: str) -> None:
@@ -114,6 +158,22 @@ def strided(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (k // 64) % 2 == (q // 64) % 2
 
 
+SEEN = (torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(3)) < 0.4)[:, None]
+ELEMENTS = SEEN.repeat_interleave(64, 2).repeat_interleave(64, 3).transpose(0, 1)
+
+
+def of_blocks(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return SEEN[b, 0, q // 64, k // 64]
+
+
+def of_larger_blocks(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return SEEN[b, 0, q // 100, k // 200]
+
+
+def of_elements(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return ELEMENTS[0, b, q, k] | (k == q)
+
+
 NAMED: list[Callable[..., Any]] = [
     causal,
     window,
@@ -126,6 +186,9 @@ NAMED: list[Callable[..., Any]] = [
     cancelling,
     of_a_float,
     strided,
+    of_blocks,
+    of_larger_blocks,
+    of_elements,
 ]
 
 
@@ -189,6 +252,8 @@ LONG = torch.zeros(2**13, dtype=torch.int32)
         (lambda b, h, q, k: torch.log(q - 5.0) < 9.0, [2, 2]),
         (lambda b, h, q, k: LONG[q * 100] == 0, [2, 2]),
         (lambda b, h, q, k: LONG[k * 63] == 0, [1, 1]),
+        (lambda b, h, q, k: ELEMENTS[0, 0, q // 4, k // 4].int() < 2, [2, 2]),
+        (lambda b, h, q, k: ELEMENTS[0, 0, q // 8, k // 8].int() < 2, [1, 1]),
         (lambda b, h, q, k: (k - q) % 200 < 200, [1, 1]),
         (lambda b, h, q, k: (q & 15) < 16, [1, 1]),
         (lambda b, h, q, k: True, [1, 1]),

@@ -33,7 +33,7 @@ def check_dense(name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> None
 
 def check_operands(call: Call) -> None:
     """Check that operators take what a call has. Its tensors may have no memory."""
-    if call.function is not None:
+    if call.function is not None and not torch.compiler.is_dynamo_compiling():
         raise UnsupportedError(
             "a score or mask function is given, and torch.export, torch.vmap, dispatch modes and"
             " tensors without memory are not supported with one; call attention outside of them"

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.program.nodes import Program
+from flash_attention.program.nodes import FLOAT, INT, Program, Type, read_program
 from flash_attention.program.trace import MaskFunction, ScoreFunction, Traced, trace
 from flash_attention.program.verdict_text import tables_bytes
 
@@ -35,14 +36,38 @@ class Function:
     tensor is read when a kernel runs.
     """
 
-    __slots__ = ("__dict__", "traced")
+    __slots__ = ("__dict__", "text", "traced")
+
+    traced: Traced
+    text: str  # of the program
 
     def __init__(
         self, score: ScoreFunction | None = None, mask: MaskFunction | None = None
     ) -> None:
         if score is None and mask is None:
             raise UnsupportedError("a Function has neither score nor mask; give one of them")
-        self.traced: Traced = trace(score=score, mask=mask)
+        self._put(trace(score=score, mask=mask))
+
+    @classmethod
+    def written(
+        cls, text: str, tensors: Sequence[Tensor], integers: Sequence[int], floats: Sequence[float]
+    ) -> Function:
+        """The function whose program was written as a text, with these tensors and numbers."""
+        program, rest = read_program(text), {INT: iter(integers), FLOAT: iter(floats)}
+        numbers = tuple(next(rest[type_]) for type_ in program.numbers)
+        function = cls.__new__(cls)
+        function._put(Traced(program, tuple(tensors), numbers))
+        return function
+
+    def _put(self, traced: Traced) -> None:
+        self.traced = traced
+        compiling = torch.compiler.is_dynamo_compiling()
+        self.text = traced.program.written() if compiling else traced.program.text
+
+    def numbers_of(self, type_: Type) -> list[Any]:
+        """The captured numbers of a type."""
+        numbers = zip(self.traced.numbers, self.program.numbers, strict=True)
+        return [number for number, own in numbers if own == type_]
 
     @classmethod
     def of(cls, traced: Traced) -> Function:

@@ -57,15 +57,7 @@ class BlockMaskLists:
         self._versions = _versions(self._of)
         self._mask_mod: MaskFunction = mask.mask_mod
         self._lengths = seq_q, seq_k
-        rows, columns = mask.BLOCK_SIZE
-        sizes = min(rows, seq_q), min(columns, seq_k)  # of a block
-        partial, full = (
-            None if counts is None or indices is None else _listed(counts, indices, seq_k, sizes[1])
-            for counts, indices in (self._of[:2], self._of[2:])
-        )
-        assert partial is not None
-        full = torch.zeros_like(partial) if full is None else full
-        self.mask = self._function(partial, full, sizes)
+        self.mask = self._function(*_tables(mask, seq_q, seq_k))
 
     def are_those_of(self, mask: BlockMask, seq_q: int, seq_k: int) -> bool:
         """Whether a block mask has the lists and the function that it had, for these lengths."""
@@ -85,16 +77,45 @@ class BlockMaskLists:
             return None
         if _agree(traced, listed, full, sizes, self._lengths):
             return self._mask_mod
-        mask_mod, (batches, heads) = self._mask_mod, listed.shape[:2]
+        if sees_all:
+            return _of_tables(listed, None, self._mask_mod, sizes)
+        return _of_tables(partial, full, self._mask_mod, sizes)
 
-        def mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
-            of = (batch if batches > 1 else 0, head if heads > 1 else 0)
-            at = (*of, query // sizes[0], key // sizes[1])
-            if sees_all:
-                return listed[at]
-            return full[at] | (partial[at] & mask_mod(batch, head, query, key))
 
-        return mask
+def listed_mask(mask: BlockMask, seq_q: int, seq_k: int) -> MaskFunction:
+    """The mask function of a block mask, whatever the lists say. This waits for no GPU."""
+    partial, full, sizes = _tables(mask, seq_q, seq_k)
+    return _of_tables(partial, full, mask.mask_mod, sizes)
+
+
+def _tables(mask: BlockMask, seq_q: int, seq_k: int) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Return which blocks need the mask function, which are full, and the size of a block."""
+    rows, columns = mask.BLOCK_SIZE
+    sizes = min(rows, seq_q), min(columns, seq_k)
+    counts, indices, full_counts, full_indices = _lists(mask)
+    assert counts is not None
+    assert indices is not None
+    partial = _listed(counts, indices, seq_k, sizes[1])
+    if full_counts is None or full_indices is None:
+        return partial, torch.zeros_like(partial), sizes
+    return partial, _listed(full_counts, full_indices, seq_k, sizes[1]), sizes
+
+
+def _of_tables(
+    partial: Tensor, full: Tensor | None, mask_mod: MaskFunction, sizes: tuple[int, int]
+) -> MaskFunction:
+    """Return the mask function of blocks. Without full ones, all of a block that is listed is
+    seen."""
+    batches, heads = partial.shape[:2]
+
+    def mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        of = (batch if batches > 1 else 0, head if heads > 1 else 0)
+        at = (*of, query // sizes[0], key // sizes[1])
+        if full is None:
+            return partial[at]
+        return full[at] | (partial[at] & mask_mod(batch, head, query, key))
+
+    return mask
 
 
 def _lists(mask: BlockMask) -> tuple[Tensor | None, ...]:

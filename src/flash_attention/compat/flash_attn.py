@@ -13,9 +13,9 @@ There are three differences from flash-attn. Dropout draws other numbers:
 `flash_attention.dropout_mask` says which weights it keeps. The softmax_lse of a query that sees no
 key is -inf, where flash-attn stores +inf. Biases of `alibi_slopes` are always those of the
 distance, where flash-attn's causal kernels shift those of a row by one number, which changes its
-softmax_lse alone; on a GPU they need Hopper, and no kernel has them for pages. In addition,
-softmax_lse is differentiable, v may have another head dimension than q and k, a page of a paged KV
-cache may have any number of keys, and a cache may have pages, an index and left padding together.
+softmax_lse alone; no kernel has them for pages. In addition, softmax_lse is differentiable, v may
+have another head dimension than q and k, a page of a paged KV cache may have any number of keys,
+and a cache may have pages, an index and left padding together.
 docs/flash_attn_semantics.md describes every parameter.
 """
 

@@ -18,11 +18,10 @@ from flash_attention.attention import attention
 from flash_attention.call.checks import check_dense
 from flash_attention.call.function import Function
 from flash_attention.call.options import check_softmax_scale, check_switch
-from flash_attention.compat.block_masks import BlockMaskLists, check_block_mask
+from flash_attention.compat.block_masks import BlockMaskLists, check_block_mask, listed_mask
 from flash_attention.compat.sdpa import autocast, no_kernel
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.trace import MaskFunction, ScoreFunction
-from flash_attention.program.uncompiled import uncompiled
 
 if TYPE_CHECKING:  # importing it takes seconds, as it imports torch's compiler
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
@@ -59,7 +58,7 @@ def flex_attention(
     - `block_mask`: a BlockMask of torch. Its `mask_mod` decides, as `mask` of `attention` does.
       Where the lists of blocks say otherwise, they count as in torch's kernels: a query sees no key
       of a block that is not listed, and every key of a full one. The first call with a block mask
-      finds that out, and waits for the GPU.
+      finds that out, and waits for the GPU. In a compiled function the lists always decide.
     - `kernel_options`: options that tune torch's kernels are ignored, others refused.
 
     Under torch.autocast tensors are cast as torch casts them. A query that sees no key has output 0
@@ -68,10 +67,6 @@ def flex_attention(
     seq_q). The results are differentiable in query, key and value. Raises UnsupportedError for
     max_scores of `return_aux`, and for everything that `attention` does not support.
     """
-    if torch.compiler.is_dynamo_compiling():
-        given = (score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
-        found: Any = uncompiled(flex_attention, query, key, value, *given, return_aux=return_aux)
-        return found  # type: ignore[no-any-return]
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_dense(name, tensor, ("batch", "heads", "seq", "d"))
     check_switch("enable_gqa", enable_gqa)
@@ -102,9 +97,12 @@ def flex_attention(
 def _mask_of(block_mask: BlockMask, query: Tensor, key: Tensor) -> MaskFunction | None:
     """Return the mask function of a block mask, or None if it hides nothing."""
     check_block_mask(block_mask, query, key)
-    lengths, lists = (query.shape[2], key.shape[2]), _known.get(block_mask)
+    lengths = query.shape[2], key.shape[2]
     if 0 in lengths:
         return None
+    if torch.compiler.is_dynamo_compiling():
+        return listed_mask(block_mask, *lengths)
+    lists = _known.get(block_mask)
     if lists is None or not lists.are_those_of(block_mask, *lengths):
         lists = _known[block_mask] = BlockMaskLists(block_mask, *lengths)
     return lists.mask

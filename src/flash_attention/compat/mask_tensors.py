@@ -19,10 +19,10 @@ def mask_refusal(attn_mask: object, query: Tensor, key: Tensor) -> str | None:
     d) or (heads, seq, d)."""
     if not isinstance(attn_mask, Tensor):
         return f"attn_mask is {one(type(attn_mask).__name__)}; pass a tensor"
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
         return (
-            "attn_mask is given in a compiled function, and functions of scores are not compiled;"
-            " call outside of it, or for a causal mask pass is_causal=True"
+            "attn_mask is given in an exported function, which takes no function of scores; for a"
+            " causal mask pass is_causal=True"
         )
     if attn_mask.is_nested:
         return "attn_mask is nested; pass a dense one"

@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
     or of floats that are added to the scores, or causal_upper_left or causal_lower_right of
     torch.nn.attention.bias. A query that a mask leaves without a key has output 0. Returns the
     output, which need not be contiguous. It is differentiable once. Raises UnsupportedError for a
-    mask that requires grad, for mask tensors in a compiled function, and for everything that
+    mask that requires grad, for mask tensors in an export, and for everything that
     `attention` does not support.
     """
     try:

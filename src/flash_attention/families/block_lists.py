@@ -19,13 +19,15 @@ from flash_attention.families.traced_args import (
     prelude,
 )
 from flash_attention.program.nodes import BATCH, HEAD, Program
-from flash_attention.program.verdict_text import table_slots, verdict_text
+from flash_attention.program.reads import tables
+from flash_attention.program.verdict_text import verdict_text
 
 THREADS = 128
 WARPS = THREADS // 32
 KNOWN = "Known"  # the C++ type that says what is known of a mask in a tile
 COUNTS_BYTES = 16  # of ListCounts in include/fa/attn/block_list.cuh
-BOUNDS_CTAS = 132  # which share the entries of all tables
+BOUNDS_CTAS = 132  # which share the entries of all tables, whose blocks are parts of rows
+MOST_BOUNDS_CTAS = 16 * BOUNDS_CTAS  # if blocks have many rows, which take a warp long
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,12 @@ class Lists:
         assert program is not None
         features = self.problem.features
         made = []
-        if table_slots(program):
+        if heights := tables(program).values():
             unit = _unit("fill_bounds", self.listing, features, base, asserts, target)
-            made.append(Step(unit, Geometry((BOUNDS_CTAS, 1, 1), THREADS)))
+            entries = self.problem.bounds_bytes // 8
+            most = BOUNDS_CTAS if max(heights) == 1 else MOST_BOUNDS_CTAS
+            ctas = min(-(-entries // WARPS), most)
+            made.append(Step(unit, Geometry((ctas, 1, 1), THREADS)))
         ctas = min(-(-self.count // WARPS), MAX_GRID_X)
         unit = _unit("list_blocks", self.listing, features, base, asserts, target)
         return (*made, Step(unit, Geometry((ctas, 1, 1), THREADS)))

@@ -43,6 +43,7 @@ class Family(ABC, Generic[Config]):
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
     drops: ClassVar[bool] = False  # kernels have dropout
     has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
+    functions_over_pages: ClassVar[bool] = False  # also with a paged KV cache
     keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
@@ -172,7 +173,9 @@ class Family(ABC, Generic[Config]):
         given = "a score or mask function is given"
         instead = "use the CPU, or leave it out"
         return self._lacks(
-            "functions", problem, given, instead, has=self.has_functions, has_paged=True
+            *("functions", problem, given, instead),
+            has=self.has_functions,
+            has_paged=self.functions_over_pages,
         )
 
     # choosing

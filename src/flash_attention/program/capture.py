@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from ctypes import c_float
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +21,7 @@ from flash_attention.program.refusal import refuse
 Operation = Callable[..., Any]
 _TORCH_TYPES = {BOOL: torch.bool, INT: torch.int32, FLOAT: torch.float32}
 _INT_LIMIT = 2**31
+_FLOAT_LIMIT = 2.0**128 - 2.0**103  # from here on, 32-bit floats are infinite
 
 
 class Symbol:
@@ -52,7 +52,7 @@ class Symbol:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         capture = _capture_of((*args, *(kwargs or {}).values()))
-        return capture.call(_name_of(func), args, kwargs or {})
+        return capture.call(name_of(func), args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -141,7 +141,7 @@ class Rows:
         )
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
     """The name of a torch function: that of an operator without its underscores, that of a custom
     operation with its library."""
     if isinstance(function, OpOverloadPacket | OpOverload):
@@ -194,8 +194,9 @@ class Capture(Graph):
         super().__init__()
         self.tensors: list[Tensor] = []
         self.numbers: list[int | float] = []
+        self.saw_values = False  # of captured tensors, which may be others in the next call
         self._operations = operations
-        self._slots: dict[int, int] = {}
+        self._shown: list[tuple[Tensor, int]] = []  # tensors that stand for nodes
 
     def operation(self, name: str) -> Operation:
         """An operation of torch by its name. Refuses those that programs do not have."""
@@ -220,6 +221,20 @@ class Capture(Graph):
         """A node as the function sees it."""
         return Symbol(self, node)
 
+    def show(self, symbol: Symbol) -> Tensor:
+        """A tensor without memory that stands for a symbol. torch.compile follows what Python does
+        with tensors, and not all that it does with other objects."""
+        tensor = torch.empty((), dtype=symbol.dtype, device="meta")
+        self._shown.append((tensor, symbol.node))
+        return tensor
+
+    def unshown(self, value: Any) -> Any:
+        """The symbol that a tensor stands for, or the value itself."""
+        for own, node in self._shown:
+            if own is value:
+                return self.symbol(node)
+        return value
+
     def settle(self, value: Any) -> Symbol | bool | int | float:
         """An operand as a symbol or a number of Python. Refuses everything else."""
         kind = type(value)
@@ -243,12 +258,22 @@ class Capture(Graph):
         )
 
     def _settle_tensor(self, tensor: Tensor) -> Symbol | bool | int | float:
+        symbol = self.unshown(tensor)
+        if isinstance(symbol, Symbol):
+            return symbol
+        if tensor.device.type == "meta":
+            refuse(
+                "a function of Python, such as abs, is called where torch.compile does not show it",
+                "call that of torch, such as (query - key).abs() or torch.abs(query - key)",
+            )
         if tensor.ndim:
             refuse(
                 f"a captured tensor of shape {tuple(tensor.shape)} is an operand as a whole",
                 "read one element of it, such as tensor[head] or tensor[head, query, key]",
             )
-        if tensor.device.type == "cpu" and not tensor.requires_grad:
+        compiling = torch.compiler.is_dynamo_compiling()  # and nothing has a value
+        if tensor.device.type == "cpu" and not (tensor.requires_grad or compiling):
+            self.saw_values = True
             return tensor.item()
         return self.symbol(self._load(tensor, ()))
 
@@ -266,8 +291,8 @@ class Capture(Graph):
             return self.cast(self.literal(value), type_)
         if type_ == FLOAT:
             number = float(value)
-            if not math.isfinite(c_float(number).value):  # as kernels see it
-                return self.literal(c_float(number).value)
+            if not abs(number) < _FLOAT_LIMIT:  # infinite or NaN, as kernels see it
+                return self.literal(math.copysign(math.inf, number) if number == number else number)
             return self._number(number, FLOAT)
         if type_ == BOOL:
             return self.literal(bool(value))
@@ -328,8 +353,8 @@ class Capture(Graph):
                 f"a captured tensor of shape {tuple(tensor.shape)} is read",
                 "it has no elements; a captured tensor needs at least one",
             )
-        slot = self._slots.get(id(tensor))
-        if slot is None:
-            slot = self._slots[id(tensor)] = len(self.tensors)
+        slots = [slot for slot, own in enumerate(self.tensors) if own is tensor]
+        slot = slots[0] if slots else len(self.tensors)
+        if not slots:
             self.tensors.append(tensor)
         return self.add("load", DTYPES[tensor.dtype], *indices, detail=slot)

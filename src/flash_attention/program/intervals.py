@@ -13,21 +13,20 @@ from flash_attention.program.nodes import (
     BOOL,
     FLOAT,
     INT,
-    KEY,
-    QUERY,
     Node,
     Program,
     Type,
 )
+from flash_attention.program.reads import is_uniform, reading
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-BLOCK = 64  # elements of a captured tensor that share a minimum and a maximum
-MOST_BLOCKS = 64  # that are looked at for one read
 LARGEST = 1e38  # float of which sums, products and quotients are taken
 COEFFICIENT_LIMIT = 2**30  # with it, sums of products fit in 64 bits
 
 Number = Any
 """A number of the arithmetic. Those of Python are constants of every arithmetic."""
+Span = tuple[Number, Number]
+"""The least and the greatest value."""
 
 
 class Arithmetic(Protocol):
@@ -42,10 +41,9 @@ class Arithmetic(Protocol):
     def edge(self, name: str) -> Number:
         """q0, q1, k0 or k1: the first and the last query and key of the tile."""
 
-    def extremes(
-        self, slot: int, row: Sequence[Number], low: Number, high: Number
-    ) -> tuple[Number, Number]:
-        """Bounds of the elements of a row of a captured tensor, from an index to another."""
+    def extremes(self, node: Node, indices: Sequence[Span]) -> Span:
+        """Bounds of the elements that a load may read, whose indices lie within spans. All but the
+        last one or two have one value."""
 
     def distrust(self, condition: Number) -> None:
         """If the condition holds, nothing is known of the tile."""
@@ -85,21 +83,6 @@ def mask_truth(program: Program, arithmetic: Arithmetic) -> Truth:
     if program.mask is None:
         return Truth(True, False)
     return _Interpreter(program, arithmetic).run(program.mask)
-
-
-def is_uniform(program: Program, index: int) -> bool:
-    """Whether a node has one value in a tile."""
-    return not program.depends[index] & (QUERY | KEY)
-
-
-def read_by_range(program: Program, node: Node) -> bool:
-    """Whether a load reads one row of a tensor, at indices that differ within a tile."""
-    return (
-        node.op == "load"
-        and bool(node.inputs)
-        and all(is_uniform(program, each) for each in node.inputs[:-1])
-        and not is_uniform(program, node.inputs[-1])
-    )
 
 
 class _Interpreter:
@@ -158,7 +141,7 @@ class _Interpreter:
             return self._float(node.op, *known)
         return self._int(node, *known)
 
-    def bounds(self, known: Known) -> tuple[Number, Number]:
+    def bounds(self, known: Known) -> Span:
         """The least and the greatest value."""
         if isinstance(known, Range):
             return known
@@ -195,12 +178,9 @@ class _Interpreter:
         return Range(self.n("below", low), self.n("above", high))
 
     def _load(self, node: Node, known: list[Known]) -> Known:
-        unknown = _MAYBE if node.type == BOOL else None
-        if not read_by_range(self.program, node) or known[-1] is None:
-            return unknown
-        row = [self.bounds(each)[0] for each in known[:-1]]
-        slot = int(node.detail or 0)
-        low, high = self.arithmetic.extremes(slot, row, *self.bounds(known[-1]))
+        if reading(self.program, node) is None or any(each is None for each in known):
+            return _MAYBE if node.type == BOOL else None
+        low, high = self.arithmetic.extremes(node, [self.bounds(each) for each in known])
         if node.type == BOOL:
             return Truth(self.n("ne", high, 0), self.n("eq", low, 0))
         if node.type == INT:
@@ -319,9 +299,7 @@ class _Interpreter:
         of_query, of_key = (n("mul", each, right.low) for each in left[:2])
         return Affine(of_query, of_key, n("min", *ends), n("max", *ends))
 
-    def _corners(
-        self, op: str, left: tuple[Number, Number], right: tuple[Number, Number]
-    ) -> tuple[Number, Number]:
+    def _corners(self, op: str, left: Span, right: Span) -> Span:
         a, b, c, d = (self.n(op, x, y) for x in left for y in right)
         n = self.n
         return n("min", n("min", a, b), n("min", c, d)), n("max", n("max", a, b), n("max", c, d))

@@ -7,8 +7,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from functools import cache, cached_property
+from typing import Final, Literal, NamedTuple, cast
 
 import torch
 
@@ -73,10 +73,14 @@ class Program:
     @cached_property
     def text(self) -> str:
         """The program in a canonical form: equal programs have equal texts."""
+        return self.written()
+
+    def written(self) -> str:
+        """The text, for torch.compile, which does not follow cached properties."""
         lines = [
-            f"tensors {' '.join(map(str, self.tensors))}",
+            f"tensors {' '.join([str(each) for each in self.tensors])}",
             f"numbers {' '.join(self.numbers)}",
-            *(_line(index, node) for index, node in enumerate(self.nodes)),
+            *[_line(index, node) for index, node in enumerate(self.nodes)],
             f"score {self.score}",
             f"mask {self.mask}",
         ]
@@ -113,6 +117,29 @@ def _line(index: int, node: Node) -> str:
     detail = "" if node.detail is None else f" {node.detail}"
     inputs = "".join(f" %{each}" for each in node.inputs)
     return f"%{index} {node.type} {node.op}{detail}{inputs}"
+
+
+@cache
+def read_program(text: str) -> Program:
+    """The program that was written as a text."""
+    first, second, *lines, score, mask = text.split("\n")
+    tensors = [word.split("[") for word in first.split()[1:]]
+    return Program(
+        tuple(_read_node(line) for line in lines),
+        tuple(TensorType(getattr(torch, name), int(ndim[:-1])) for name, ndim in tensors),
+        tuple(cast(list[Type], second.split()[1:])),
+        *(None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)),
+    )
+
+
+def _read_node(line: str) -> Node:
+    _, type_, op, *rest = line.split()
+    inputs = tuple(int(word[1:]) for word in rest if word.startswith("%"))
+    words = [word for word in rest if not word.startswith("%")]
+    detail: int | str | None = words[0] if words else None
+    if op in ("load", "number"):
+        detail = int(words[0])
+    return Node(op, cast(Type, type_), inputs, detail)
 
 
 def dependences(nodes: Sequence[Node]) -> tuple[int, ...]:

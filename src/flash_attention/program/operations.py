@@ -47,7 +47,7 @@ def _of_float(op: str) -> Operation:
 
 
 exponential, exponential_2, logarithm, root = map(_of_float, ("exp", "exp2", "log", "sqrt"))
-floor_of = _of_float("floor")
+floor_of, sigmoid = _of_float("floor"), _of_float("sigmoid")
 
 
 def _of_number(op: str) -> Operation:
@@ -208,6 +208,11 @@ def relu(capture: Capture, input: Any) -> Symbol:
     return capture.symbol(capture.arithmetic("select", below, zero, value))
 
 
+def silu(capture: Capture, input: Any, inplace: bool = False) -> Symbol:
+    """x sigmoid(x)."""
+    return multiply(capture, input, sigmoid(capture, input))  # type: ignore[no-any-return]
+
+
 def sign(capture: Capture, input: Any) -> Symbol:
     """-1, 0 or 1."""
     (value,) = capture.together(input, least=INT)
@@ -307,7 +312,8 @@ OPERATIONS: dict[str, Operation] = {
     "ceil": lambda c, input: negative(c, floor_of(c, negative(c, input))),
     "tanh": _of_float("tanh"),
     "approx::tanh": _of_float("tanh"),  # attention-gym's
-    "sigmoid": _of_float("sigmoid"),
+    "sigmoid": sigmoid,
+    "silu": silu,
     "exp": exponential,
     "exp2": exponential_2,
     "log": logarithm,

@@ -18,6 +18,8 @@ _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), 
 
 def refuse(met: str, instead: str) -> NoReturn:
     """Raise UnsupportedError for what the running function of the user's does."""
+    if torch.compiler.is_dynamo_compiling():  # which names the line itself, and has no frames
+        raise UnsupportedError(f"{met}; {instead}")
     raise UnsupportedError(f"{_running_line()}{met}; {instead}")
 
 

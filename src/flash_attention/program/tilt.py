@@ -55,5 +55,5 @@ def _sign_of_distance(program: Program, index: int) -> int | None:
     inner = program.nodes[node.inputs[0]]
     if inner.op != "sub":
         return None
-    between = tuple(program.nodes[each].op for each in inner.inputs)
-    return {("key", "query"): 1, ("query", "key"): -1}.get(between)
+    left, right = (program.nodes[each].op for each in inner.inputs)
+    return {("key", "query"): 1, ("query", "key"): -1}.get((left, right))

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.errors import one, quoted
-from flash_attention.program.capture import Capture, Rows, Symbol
+from flash_attention.program import kept
+from flash_attention.program.capture import Capture, Rows, Symbol, name_of
 from flash_attention.program.nodes import (
     BOOL,
     FLOAT,
@@ -45,14 +46,27 @@ class Traced(NamedTuple):
 def trace(score: ScoreFunction | None = None, mask: MaskFunction | None = None) -> Traced:
     """The program of a score function, of a mask function, or of both. Of an autograd.Function in
     them only what its forward does counts."""
-    traced: Traced = uncompiled(_trace, score, mask)
+    if torch.compiler.is_dynamo_compiling():  # which follows the calls and guards what they read
+        return _trace(Capture(OPERATIONS), score, mask)
+    traced: Traced = uncompiled(_known_trace, score, mask)
     return traced
 
 
-def _trace(score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
+def _known_trace(score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
+    reads = kept.Reads(score, mask)
+    found = kept.known(reads)
+    if found is not None:
+        return Traced(*found)
     capture = Capture(OPERATIONS)
+    traced = _trace(capture, score, mask)
+    if not capture.saw_values:
+        kept.keep(reads, *traced)
+    return traced
+
+
+def _trace(capture: Capture, score: ScoreFunction | None, mask: MaskFunction | None) -> Traced:
     changed = seen = None
-    with _Reads(capture):
+    with _Shown(capture) if torch.compiler.is_dynamo_compiling() else _Reads(capture):
         if score is not None:
             result = _call(capture, score, "score function", ("score", *_COORDINATES))
             changed = _result(capture, score, result, FLOAT)
@@ -86,7 +100,43 @@ class _Reads(TorchFunctionMode):
             return self._capture.read(*args)
         if func is torch.tensor and isinstance(args[0] if args else None, bool | int | float):
             return constant(self._capture, args[0], (kwargs or {}).get("dtype"))
+        if func not in kept.ALLOWED and not any(issubclass(t, Symbol | Rows) for t in types):
+            self._capture.saw_values = True
         return func(*args, **(kwargs or {}))
+
+
+class _Shown(TorchFunctionMode):
+    """Sees all that a function does with the tensors that stand for symbols."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()
+        self._capture = capture
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        capture = self._capture
+        given = [capture.unshown(each) for each in args]
+        named = {name: capture.unshown(each) for name, each in (kwargs or {}).items()}
+        if func is Tensor.__getitem__ and not isinstance(given[0], Symbol):
+            index = args[1] if isinstance(args[1], tuple | list) else (args[1],)
+            if not _has_symbol([capture.unshown(each) for each in index]):
+                return func(*args, **(kwargs or {}))
+            found: Any = capture.read(*args)
+        elif func is torch.tensor and isinstance(given[0], bool | int | float):
+            found = constant(capture, given[0], named.get("dtype"))
+        elif _has_symbol([*given, *named.values()]):
+            name = name_of(func)
+            if name in _REVERSED:
+                name, given = _REVERSED[name], given[::-1]
+            found = capture.call(name, tuple(given), named)
+        else:
+            return func(*args, **(kwargs or {}))
+        return capture.show(found) if isinstance(found, Symbol) else found
+
+
+_OPERATORS = ("add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor")
+_REVERSED = {f"r{name}": name for name in (*_OPERATORS, "lshift", "rshift")}
 
 
 def _has_symbol(index: Any) -> bool:
@@ -97,7 +147,10 @@ def _has_symbol(index: Any) -> bool:
 def _call(capture: Capture, function: Callable[..., Any], what: str, names: tuple[str, ...]) -> Any:
     if not callable(function):
         refuse_function(function, f"{quoted(function)} is no {what}", "give a function")
+    symbols: list[Any]
     symbols = [capture.symbol(capture.add(name, LEAVES[name][0])) for name in names]
+    if torch.compiler.is_dynamo_compiling():
+        symbols = [capture.show(each) for each in symbols]
     try:
         return function(*symbols)
     except TypeError:

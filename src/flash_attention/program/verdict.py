@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flash_attention.program.intervals import BLOCK, MOST_BLOCKS, Number, mask_truth
+from flash_attention.program.intervals import Number, Span, mask_truth
+from flash_attention.program.nodes import Node
+from flash_attention.program.reads import BLOCK, MOST_BLOCKS, Reading, reading, tables
 from flash_attention.program.torch_reader import Coordinates, evaluate
 from flash_attention.program.trace import Traced
 
@@ -79,18 +81,20 @@ class _Numbers:
         """An edge of the tile."""
         return getattr(self._tile, name)
 
-    def extremes(
-        self, slot: int, row: Sequence[Number], low: Number, high: Number
-    ) -> tuple[Number, Number]:
-        """The least and the greatest element of the blocks from an index to another."""
+    def extremes(self, node: Node, indices: Sequence[Span]) -> Span:
+        """The least and the greatest of the elements or of the blocks that may be read."""
+        slot, program = int(node.detail or 0), self._traced.program
         tensor = self._traced.tensors[slot].detach()
-        first, last = (min(max(each, 0), tensor.shape[-1] - 1) // BLOCK for each in (low, high))
-        self.distrust(last - first >= MOST_BLOCKS)
-        line = tensor[
-            tuple(min(max(i, 0), n - 1) for i, n in zip(row, tensor.shape[:-1], strict=True))
-        ]
-        part = _converted(line[first * BLOCK : (last + 1) * BLOCK])
-        return tuple(each.item() for each in part.aminmax())  # type: ignore[return-value]
+        units = [1] * tensor.ndim
+        if reading(program, node) is not Reading.ELEMENTS:
+            units = [*units, tables(program)[slot], BLOCK][-tensor.ndim :]
+        part, count = [], 1
+        for span, size, unit in zip(indices, tensor.shape, units, strict=True):
+            first, last = (min(max(each, 0), size - 1) // unit for each in span)
+            part.append(slice(first * unit, (last + 1) * unit))
+            count *= last - first + 1
+        self.distrust(count > MOST_BLOCKS)
+        return tuple(each.item() for each in _converted(tensor[tuple(part)]).aminmax())  # type: ignore[return-value]
 
     def distrust(self, condition: Number) -> None:
         """Give up if the condition holds."""

@@ -10,15 +10,10 @@ from typing import NamedTuple
 
 from flash_attention.program.cuda_reader import head_lines
 from flash_attention.program.expressions import LIBRARY, is_leaf, leaf, read
-from flash_attention.program.intervals import (
-    BLOCK,
-    Number,
-    is_uniform,
-    mask_truth,
-    read_by_range,
-)
+from flash_attention.program.intervals import Number, Span, mask_truth
 from flash_attention.program.layout import struct_text
-from flash_attention.program.nodes import DTYPES, FLOAT, INT, Program, needed
+from flash_attention.program.nodes import DTYPES, FLOAT, INT, Node, Program
+from flash_attention.program.reads import BLOCK, Reading, is_uniform, reading, tables
 from flash_attention.program.trace import Traced
 from flash_attention.program.verdict import fold
 
@@ -27,43 +22,37 @@ _QUALIFIERS = "static __device__"
 _TILE = "int batch, int head, int q0, int q1, int k0, int k1"
 
 
-def table_slots(program: Program) -> tuple[int, ...]:
-    """The captured tensors whose minima and maxima verdicts look at."""
-    used = sorted(needed(program.nodes, [program.mask]))
-    nodes = (program.nodes[index] for index in used)
-    return tuple(sorted({int(n.detail or 0) for n in nodes if read_by_range(program, n)}))
-
-
 def table_shape(traced: Traced, slot: int) -> tuple[int, int, int]:
     """The shape of a table: rows, blocks of a row, and {minimum, maximum}. Its elements are 32-bit
     floats for a tensor of floats, and 32-bit integers for others."""
-    *rows, size = traced.tensors[slot].shape
-    return prod(rows), -(-size // BLOCK), 2
+    *matrices, rows, columns = 1, *traced.tensors[slot].shape
+    height = tables(traced.program)[slot]
+    return prod(matrices) * -(-rows // height), -(-columns // BLOCK), 2
 
 
 def bounds_arguments(program: Program, pointers: Sequence[int]) -> bytes:
     """The bytes of `struct Bounds`: the addresses of the tables in the order of their slots."""
-    slots = table_slots(program)
+    slots = tables(program)
     assert len(pointers) == len(slots)
     return struct.pack(f"={max(len(slots), 1)}Q", *(pointers or (0,)))
 
 
 def tables_bytes(traced: Traced) -> int:
     """The bytes of all tables of a call."""
-    return sum(4 * prod(table_shape(traced, slot)) for slot in table_slots(traced.program))
+    return sum(4 * prod(table_shape(traced, slot)) for slot in tables(traced.program))
 
 
 def verdict_text(program: Program, name: str = "Verdict") -> str:
     """A struct with `Args`, which are those of `cuda_text`; `Bounds`, the tables; `fill`, by which
     warps fill the tables; and `verdict`, which is 0 for an empty tile, 1 for a full one and 2 for
     one that may be partial. q1 and k1 are the last query and key. The text needs HEADER."""
-    slots = table_slots(program)
+    slots = tables(program)
     fields = " ".join(f"{_element(program, slot)}* table{slot};" for slot in slots)
     body = [
         struct_text(program),
         f"struct Bounds {{ {fields or 'long long none;'} }};",
-        *_tables(program, slots),
-        *_fill(program, slots),
+        *_tables(program),
+        *_fill(program),
         *_verdict(program),
     ]
     return f"struct {name} {{\n" + "\n".join(body) + "\n};\n"
@@ -73,40 +62,55 @@ def _element(program: Program, slot: int) -> str:
     return "float" if DTYPES[program.tensors[slot].dtype] == FLOAT else "int"
 
 
-def _tables(program: Program, slots: Sequence[int]) -> list[str]:
+def _sizes(program: Program, slot: int) -> tuple[list[str], str, str]:
+    """The dimensions before the last two, and the rows and columns of a matrix."""
+    sizes = [f"args.size{slot}[{dimension}]" for dimension in range(program.tensors[slot].ndim)]
+    return sizes[:-2], sizes[-2] if len(sizes) > 1 else "1", sizes[-1]
+
+
+def _tables(program: Program) -> list[str]:
     """The tables in one piece of memory, one after the other."""
     lines = [
         f"{_QUALIFIERS} Bounds tables(const Args& args, void* memory) {{",
         "Bounds bounds = {};",
         "int* next = static_cast<int*>(memory);",
     ]
-    for slot in slots:
-        *rows, size = [f"args.size{slot}[{d}]" for d in range(program.tensors[slot].ndim)]
-        entries = " * ".join(["2ll", *rows, f"{LIBRARY}blocks_of({size})"])
+    for slot, height in tables(program).items():
+        matrices, rows, columns = _sizes(program, slot)
+        blocks = [f"{LIBRARY}blocks_of<{height}>({rows})", f"{LIBRARY}blocks_of({columns})"]
+        entries = " * ".join(["2ll", *matrices, *blocks])
         element = _element(program, slot)
         lines.append(f"bounds.table{slot} = reinterpret_cast<{element}*>(next), next += {entries};")
     return [*lines, "return bounds;", "}"]
 
 
-def _fill(program: Program, slots: Sequence[int]) -> list[str]:
+def _fill(program: Program) -> list[str]:
     lines = [
         f"{_QUALIFIERS} void fill(const Args& args, const Bounds& bounds, long long warp,"
         " long long warps) {"
     ]
-    for slot in slots:
-        dtype, ndim = program.tensors[slot]
-        sizes = [f"args.size{slot}[{dimension}]" for dimension in range(ndim)]
-        rows = " * ".join(["1ll", *sizes[:-1]])
+    for slot, height in tables(program).items():
+        matrices, rows, columns = _sizes(program, slot)
+        count = " * ".join(["1ll", *matrices])
         lines += [
-            f"{LIBRARY}fill_bounds(bounds.table{slot}, {rows}, {sizes[-1]}, warp, warps,",
-            f"[&](long long row, int column) -> {_element(program, slot)} {{",
-            f"long long at = column * args.stride{slot}[{ndim - 1}];",
+            f"{LIBRARY}fill_bounds<{height}>(bounds.table{slot}, {count}, {rows}, {columns}, warp,",
+            f"warps, [&](long long matrix, int row, int column) -> {_element(program, slot)} {{",
+            "long long at = 0;",
         ]
-        for dimension in reversed(range(ndim - 1)):
-            stride = f"args.stride{slot}[{dimension}]"
-            lines.append(f"at += row % {sizes[dimension]} * {stride}, row /= {sizes[dimension]};")
-        lines += [f"return {read(dtype, f'args.tensor{slot} + at')};", "});"]
+        for dimension, size in reversed([*enumerate(matrices)]):
+            lines.append(
+                f"at += matrix % {size} * args.stride{slot}[{dimension}], matrix /= {size};"
+            )
+        lines += [f"return {_read(program, slot)};", "});"]
     return [*lines, "}"]
+
+
+def _read(program: Program, slot: int) -> str:
+    """An element of the matrix that begins at `at`."""
+    dtype, ndim = program.tensors[slot]
+    places = zip(("column", "row"), range(ndim - 1, -1, -1), strict=False)
+    offsets = (f" + {name} * args.stride{slot}[{dimension}]" for name, dimension in places)
+    return read(dtype, f"args.tensor{slot} + at{''.join(offsets)}")
 
 
 def _verdict(program: Program) -> list[str]:
@@ -180,21 +184,35 @@ class _Text:
         """An edge of the tile."""
         return self._wide(name)
 
-    def extremes(
-        self, slot: int, row: Sequence[Number], low: Number, high: Number
-    ) -> tuple[Number, Number]:
-        """The bounds in a table."""
-        at = "0ll"
-        for dimension, index in enumerate(row):
-            size = f"args.size{slot}[{dimension}]"
-            at = f"({at} * {size} + {LIBRARY}within(static_cast<int>({self.text(index)}), {size}))"
-        size = f"args.size{slot}[{len(row)}]"
+    def extremes(self, node: Node, indices: Sequence[Span]) -> Span:
+        """Bounds from a table, or from the elements."""
+        slot = int(node.detail or 0)
+        sizes = _sizes(self._program, slot)
+        spans = [(0, 0), *indices][-2:]
+        (top, bottom), (first, last) = ((self.text(a), self.text(b)) for a, b in spans)
+        within = f"{sizes[1]}, {top}, {bottom}, {sizes[2]}, {first}, {last}, trusted"
+        matrix = [
+            f"{LIBRARY}within(static_cast<int>({self.text(index)}), {size})"
+            for (index, _), size in zip(indices, sizes[0], strict=False)
+        ]
         element = _element(self._program, slot)
         found = f"e{len(self.lines)}"
-        self.lines.append(
-            f"const {LIBRARY}Extremes<{element}> {found}(bounds.table{slot}, {at}, {size},"
-            f" {self.text(low)}, {self.text(high)}, trusted);"
-        )
+        if reading(self._program, node) is Reading.ELEMENTS:
+            strides = enumerate(matrix)
+            at = "".join(f" + {place} * args.stride{slot}[{d}]" for d, place in strides)
+            self.lines += [
+                f"const auto {found} = {LIBRARY}extremes<{element}>({within},",
+                f"[&, at = 0ll{at}](int row, int column) -> {element} {{",
+                f"return {_read(self._program, slot)};",
+                "});",
+            ]
+        else:
+            number = "0ll"
+            for place, size in zip(matrix, sizes[0], strict=True):
+                number = f"({number} * {size} + {place})"
+            height = tables(self._program)[slot]
+            table = f"{LIBRARY}Table<{element}, {height}>{{bounds.table{slot}, {number}}}"
+            self.lines.append(f"const auto {found} = {table}.extremes({within});")
         if element == "float":
             return _Value(f"{found}.low", element), _Value(f"{found}.high", element)
         return self._wide(f"{found}.low"), self._wide(f"{found}.high")

@@ -32,7 +32,8 @@ def applied(traced: Traced, scores: Tensor, at: Coordinates) -> Tensor:
 
 def slopes(traced: Traced, scores: Tensor, at: Coordinates) -> Tensor:
     """Return the derivatives of changed scores by those before."""
-    with torch.enable_grad():
+    key = torch._C.DispatchKey.AutogradFunctionality  # which is left out within an operator
+    with torch.enable_grad(), torch._C._SetExcludeDispatchKeyGuard(key, False):
         before = scores.detach().requires_grad_()
         changed = change_score(traced, before, at)
         if not changed.requires_grad:

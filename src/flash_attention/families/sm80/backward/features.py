@@ -15,7 +15,8 @@ from flash_attention.families.sm80.backward.config import FlashBackwardKernelCon
 
 @dataclass(frozen=True)
 class Sm80BackwardFeatures(Features):
-    """What is asked, and the gradients that one kernel computes.
+    """What is asked, the gradients that one kernel computes, and whether its tiles visit the blocks
+    that a mask function shows.
 
     A CTA owns keys, and adds dQ to sums in global memory. If dQ is the only gradient, it owns
     queries.
@@ -24,6 +25,7 @@ class Sm80BackwardFeatures(Features):
     dq: bool = True
     dk: bool = True
     dv: bool = True
+    listed: bool = False
 
     @property
     def owns_queries(self) -> bool:
@@ -39,7 +41,8 @@ class Sm80BackwardFeatures(Features):
 
     def words(self) -> list[str]:
         computed = [name for name in ("dq", "dk", "dv") if getattr(self, name)]
-        return [*super().words(), *(["only", *computed] if len(computed) < 3 else [])]
+        only = ["only", *computed] if len(computed) < 3 else []
+        return [*super().words(), *only, *(["listed"] if self.listed else [])]
 
     def smem_bytes(self, config: FlashBackwardKernelConfig) -> int:
         """Dynamic shared memory of the kernel."""
@@ -49,9 +52,10 @@ class Sm80BackwardFeatures(Features):
 
     def bindings(self, config: FlashBackwardKernelConfig) -> tuple[Binding, ...]:
         """The types and numbers that the features bind."""
+        loop = f"{'Listed' if self.listed else ''}{'Q' if self.owns_queries else 'KV'}"
         return (
-            *score_bindings(self),
-            Variant("OuterLoop", "sm80/backward/outer_loop", "Q" if self.owns_queries else "KV"),
+            *score_bindings(self, listed=self.listed),
+            Variant("OuterLoop", "sm80/backward/outer_loop", loop),
             Number("sums_p", int(self.dv)),
             Number("sums_ds", int(self.dk or self.owns_queries)),
             Number("adds_dq", int(self.adds_dq)),
@@ -71,7 +75,9 @@ def resolve(features: Features) -> Sm80BackwardFeatures:
     if isinstance(features, Sm80BackwardFeatures):
         return features
     return Sm80BackwardFeatures(
-        *(features.mask, features.softcap, features.per_batch), dropout=features.dropout
+        *(features.mask, features.softcap, features.per_batch),
+        dropout=features.dropout,
+        program=features.program,
     )
 
 
@@ -80,6 +86,8 @@ def kernels_of(problem: BackwardProblem) -> tuple[Sm80BackwardFeatures, ...]:
     to global memory come in any order."""
     dq, dk, dv, _ = problem.wanted
     every = replace(resolve(problem.features), dq=dq, dk=dk, dv=dv)
+    kernels: tuple[Sm80BackwardFeatures, ...] = (every,) if dq or dk or dv else ()
     if dq and (dk or dv) and problem.deterministic:
-        return replace(every, dq=False), replace(every, dk=False, dv=False)
-    return (every,) if dq or dk or dv else ()
+        kernels = replace(every, dq=False), replace(every, dk=False, dv=False)
+    listed = problem.has_mask_function and not problem.idle
+    return tuple(replace(each, listed=listed) for each in kernels)

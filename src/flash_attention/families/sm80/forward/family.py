@@ -14,9 +14,15 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_grid
-from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
+from flash_attention.families.forward_args import (
+    LAYOUT_ASSERTS,
+    PARAMETER,
+    ForwardKernelArgs,
+    forward_args,
+)
 from flash_attention.families.recipe import (
     AnyKvSplits,
     Geometry,
@@ -30,6 +36,7 @@ from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward import space
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm80.forward.heuristic import FEW_ROWS, heuristic
+from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 from flash_attention.families.values import Violation
 
 
@@ -39,6 +46,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
     name = "sm_80"
     config_type = FlashForwardKernelConfig
     drops = True
+    has_functions = True
     keeps_max = True
 
     def resolve(
@@ -64,9 +72,10 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
             title=config.short_form(),
             header="fa/sm80/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings()),
-            asserts=LAYOUT_ASSERTS,
+            asserts=layout_asserts(ForwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
             bounds=f"{config.num_threads}",
-            parameters=(PARAMETER,),
+            prelude=prelude(resolved.program),
+            parameters=(parameter(ForwardKernelArgs, resolved.program, PARAMETER),),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
                 "fa::sm80::forward<Config>(args, smem);",
@@ -86,6 +95,12 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         grid = _grid(config, problem)
         geometry = Geometry(grid, config.num_threads, config.smem_bytes())
         step = Step(self.unit(config, features, setting.arch), geometry)
+        arguments = forward_args(problem, views)
+        lists = None
+        before: tuple[Step, ...] = ()
+        if features.listed:
+            lists = Lists(Listing("OfQueries", config.B_r, config.B_c), problem)
+            before = lists.put(arguments, LAYOUT_ASSERTS, config.target(setting.arch))
 
         def resize(other: Problem) -> Resized | None:
             alike = (other.seq_q <= FEW_ROWS) is (problem.seq_q <= FEW_ROWS)
@@ -94,12 +109,13 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
             check_grid(other)
             return Resized((_grid(config, other),))
 
+        resizes = problem.total_q is not None and problem.program is None and not problem.idle
         return Recipe(
-            features,
-            (step,),
-            forward_args(problem, views),
+            *(features, (*before, step), arguments),
+            scratch={} if lists is None else lists.scratch,
+            main=len(before),
             tiles=prod(grid),
-            resize=None if problem.total_q is None or problem.idle else resize,
+            resize=resize if resizes else None,
         )
 
     def heuristic(self, problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:

@@ -20,6 +20,8 @@ SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
 SUM_BYTES_PER_US = 3e6  # of splits that are stored and read again
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
 LAUNCH_US = 3.0  # of the kernel that adds the splits up
+DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
+DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # where that was measured
 
 
 def head_splits(
@@ -64,10 +66,19 @@ def _expected_us(
         longest = heads * _longest(problem, config, longest)
         blocks += count * (even**UNEVEN + longest**UNEVEN) ** (1 / UNEVEN)
     main = blocks * 10 * config.B_r * config.B_c * config.d_head / SM_FLOP_PER_US
+    if _drifts(problem, config):
+        main *= 1 + DRIFT * heads
     if splits == 1:
         return main
     stored = sum(split_scratch(problem, config.d_head, splits).values())
     return main + LAUNCH_US + 2 * stored / SUM_BYTES_PER_US
+
+
+def _drifts(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> bool:
+    """Whether tiles of one head of k are at different heads of q, because under a causal mask they
+    differ in length: rows of q and dQ that one of them has read leave L2 before the next comes."""
+    uneven = problem.causal and problem.window is None
+    return uneven and config.d_head == DRIFT_D_HEAD and problem.seq_q <= DRIFT_ROWS
 
 
 def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part) -> float:

@@ -4,7 +4,7 @@
 // and the rest of those that need the mask.
 #pragma once
 #include <fa/core.cuh>
-#include <fa/ptx/memory.cuh>
+#include <fa/ptx/math.cuh>
 
 namespace fa::attn {
 

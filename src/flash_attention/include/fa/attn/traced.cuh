@@ -45,7 +45,6 @@ struct Traced {
     const typename Program::OfKey& of_key;
     int batch, head, query, key;
     float distance;  // from the query to the key
-
     __device__ float score(float s) const {
       return Program::score(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
     }
@@ -81,7 +80,6 @@ struct Traced {
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
     return {list(args, list_number(args, tile, head))};
   }
-
   template <class Args>
   static __device__ int ahead(const Args& args, const Sequence& sequence) {
     return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
@@ -99,6 +97,16 @@ struct Traced {
             of(args).program, at,
             [&](int j, int e, const At& at) { s.v[0][j][e] = at.score(s.v[0][j][e] * scale); });
     }
+    // The same, and slopes are multiplied by the derivatives.
+    template <class Scores, class Args>
+    __device__ void change_with_slopes(Scores& s, Scores& slopes, float scale, const Args& args,
+                                       const Place& at) const {
+      own().template each<Scores::kColFragments>(
+          of(args).program, at, [&](int j, int e, const At& at) {
+            slopes.v[0][j][e] *= at.slope(s.v[0][j][e] * scale);
+            s.v[0][j][e] = at.score(s.v[0][j][e] * scale);
+          });
+    }
     // Elements that the mask does not show become `hidden`.
     template <class Scores, class Args>
     __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
@@ -113,8 +121,7 @@ struct Traced {
     __device__ const Own& own() const { return static_cast<const Own&>(*this); }
   };
 
-  // The two rows of a lane, which are queries: of one head, or of two where `Rows` has several in a tile. It keeps
-  // what the function knows of them whatever the key.
+  // What the function knows of the two rows of a lane, which are queries: of two heads if `Rows` has several.
   template <class Rows>
   class OfQueries : public Elements<OfQueries<Rows>> {
     friend class Elements<OfQueries>;
@@ -124,12 +131,11 @@ struct Traced {
     template <class Args>
     __device__ void begin(const Args& args, const Place& at) {
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h)
-        of_head_[h] = Program::of_head(of(args).program, at.batch, head(at, h));
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
+        if (h < kHeads) of_head_[h] = Program::of_head(of(args).program, at.batch, head(at, h));
         of_query_[h] = Program::of_query(of(args).program, of_head_[h % kHeads], at.batch,
                                          head(at, h), query(at, h));
+      }
     }
 
     // A function that tilts scores leaves out what it adds for the distance from `at` to the row: that is the
@@ -137,7 +143,7 @@ struct Traced {
     template <class Scores, class Args>
     __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
       if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
-      const int distance = at.key + 2 * (lane_id() % 4) - first_query(at);
+      const int distance = at.key + 2 * (lane_id() % 4) - start(at);
 #pragma unroll
       for (int n = 0; n < 4 * Scores::kColFragments; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2;
@@ -153,14 +159,12 @@ struct Traced {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           ends.row[h].max += Program::tilt(of(args).program, of_head_[h % kHeads]) *
-                             static_cast<float>(first_query(at) - query(at, h));
+                             static_cast<float>(start(at) - query(at, h));
     }
 
    private:
     static __device__ int row(const Place& at, int h) { return at.query + lane_id() / 4 + 8 * h; }
-    static __device__ int first_query(const Place& at) {
-      return Rows::position(at.query) + at.ahead;
-    }
+    static __device__ int start(const Place& at) { return Rows::position(at.query) + at.ahead; }
     static __device__ int query(const Place& at, int h) {
       return Rows::position(row(at, h)) + at.ahead;
     }
@@ -172,10 +176,10 @@ struct Traced {
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
-        const auto& of_head = of_head_[h % kHeads];
-        const auto of_key = Program::of_key(args, of_head, at.batch, head(at, h), key);
+        const auto of_key = Program::of_key(args, of_head_[h % kHeads], at.batch, head(at, h), key);
         visit(j, 2 * h + e,
-              At{args, of_head, of_query_[h], of_key, at.batch, head(at, h), query(at, h), key,
+              At{args, of_head_[h % kHeads], of_query_[h], of_key, at.batch, head(at, h),
+                 query(at, h), key,
                  static_cast<float>(lane_key - query(at, h)) + static_cast<float>(8 * j + e)});
       }
     }
@@ -193,7 +197,6 @@ struct Traced {
     __device__ void begin(const Args& args, int batch, int head) {
       of_head_ = Program::of_head(of(args).program, batch, head);
     }
-
     // The derivatives of changed scores by the scaled ones.
     template <class Scores, class Args>
     __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,

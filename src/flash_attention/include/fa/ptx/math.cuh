@@ -194,4 +194,11 @@ __device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_b
          static_cast<u64>(swizzle_bytes == 128 ? 1 : swizzle_bytes / 32) << 62;
 }
 
+// A word. The compiler does not move what is computed from it to where it is read, which would wait there.
+__device__ inline u32 word_here(u32 x) {
+  u32 word;
+  asm volatile("mov.b32 %0, %1;" : "=r"(word) : "r"(x));
+  return word;
+}
+
 }  // namespace fa::ptx

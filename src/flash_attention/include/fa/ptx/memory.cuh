@@ -204,11 +204,4 @@ __device__ inline void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// A word. The compiler does not move what is computed from it to where it is read, which would wait there.
-__device__ inline u32 word_here(u32 x) {
-  u32 word;
-  asm volatile("mov.b32 %0, %1;" : "=r"(word) : "r"(x));
-  return word;
-}
-
 }  // namespace fa::ptx

@@ -10,6 +10,7 @@
 #include <fa/attn/softmax.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm80/function.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/mma.cuh>
 #include <fa/sm80/predication.cuh>
@@ -78,6 +79,7 @@ class Block {
     dropout_.begin_head(blockIdx.z * args.heads + blockIdx.y);
     max_score_.begin(blockIdx.y,
                      [this](int row) { return scope_.q().has(first_warp_row() + row, 0); });
+    function_.begin(args, scope_.place(first_warp_row(), 0));
   }
 
   __device__ bool empty() const { return scope_.empty(); }
@@ -132,8 +134,16 @@ class Block {
 
   __device__ void mask(int step) {  // after the score variant, and draw which weights are dropped
     max_score_.template change<false>(
-        s_acc_, [&] { Config::Score::change(s_acc_, scope_.args()); },
-        [&] { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); });
+        s_acc_,
+        [&] {
+          Config::Score::change(s_acc_, scope_.args());
+          function_.change(s_acc_, scope_.args(), scope_.place(first_warp_row(), step));
+        },
+        [&] {
+          scope_.hide(s_acc_, first_warp_row(), scope_.key(step));
+          if (scope_.function_hides(step))
+            function_.hide(s_acc_, scope_.args(), scope_.place(first_warp_row(), step));
+        });
 #pragma unroll
     for (int i = 0; i < kWarpRows / 16; ++i)
       dropout_.draw(dropped_[i], first_warp_row() + 16 * i, scope_.key(step), scope_.args());
@@ -143,7 +153,7 @@ class Block {
   __device__ void softmax(Form form) {
     using Exponential = typename Config::Exponential;
     attn::softmax<Exponential>(form, s_acc_, o_acc_, stats_,
-                               Exponential::factor(Config::Score::scale(scope_.args())));
+                               Exponential::factor(attn::score_scale<Config>(scope_.args())));
   }
 
   __device__ void accumulate() {  // O += P V
@@ -169,6 +179,7 @@ class Block {
   // registers -> global
 
   __device__ void store() {
+    function_.complete(stats_, scope_.args(), scope_.place(first_warp_row(), 0));
     scope_.finish(o_acc_, stats_, first_warp_row());
     Config::Store::run(*this);
   }
@@ -224,6 +235,7 @@ class Block {
   attn::RowStats<kWarpRows> stats_;
   typename Config::Dropout::template Dropped<attn::RowsOf::kQueries, Config::kBC / 16>
       dropped_[kWarpRows / 16];
+  WarpFunction<Config, attn::RowsOf::kQueries, kWarpRows> function_;
 };
 
 template <class Config>

@@ -18,6 +18,8 @@ concept PredicationSlot = requires(const typename T::template Scope<Config>& sco
   scope.first_row();
   scope.num_steps();
   scope.hide(s, step, scope.key(step));
+  { scope.place(step, step) } -> Same<attn::Place>;
+  { scope.function_hides(step) } -> Same<bool>;
   scope.finish(o, stats, step);
   requires TensorView<decltype(scope.q())> && TensorView<decltype(scope.k())>;
   requires TensorView<decltype(scope.v())> && TensorView<decltype(scope.o())>;
@@ -28,7 +30,7 @@ concept PredicationSlot = requires(const typename T::template Scope<Config>& sco
 namespace fa::sm80::predication {
 
 // Nothing to guard: tiles cover the tensors exactly, every head has its own K and V, every query sees
-// every key, and only O is asked for.
+// every key, no function changes scores, and only O is asked for.
 struct Off {
   template <class Config>
   class Scope {
@@ -69,6 +71,8 @@ struct Off {
 
     template <int Rows>
     __device__ void hide(Accumulator<Rows, Config::kBC>&, int /*row*/, int /*key*/) const {}
+    __device__ attn::Place place(int /*row*/, int /*step*/) const { return {}; }
+    __device__ bool function_hides(int /*step*/) const { return false; }
 
     template <int Rows>
     __device__ void finish(Accumulator<Rows, Config::kDHead>& o, const attn::RowStats<Rows>& stats,
@@ -127,11 +131,15 @@ struct On {
         attn::hide<attn::rows::OneHead>(s, mask_, row, key, sequence_);
     }
 
+    // Where the scores of the rows from `row` on are, and whether a mask function may hide some of them.
+    __device__ attn::Place place(int row, int step) const { return at(row, key(step)); }
+    __device__ bool function_hides(int /*step*/) const { return true; }
+
     // The accumulator's first row is `row`. The first lane of a quad stores the log-sum-exp.
     template <int Rows>
     __device__ void finish(Accumulator<Rows, Config::kDHead>& o, const attn::RowStats<Rows>& stats,
                            int row) const {
-      const float scale = Config::Score::scale(args_);
+      const float scale = attn::score_scale<Config>(args_);
 #pragma unroll
       for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
@@ -159,6 +167,11 @@ struct On {
     }
 
    protected:
+    __device__ attn::Place at(int row, int key) const {
+      return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), row, key,
+              Config::Function::ahead(args_, sequence_)};
+    }
+
     const ForwardKernelArgs& args_;
     const Mask mask_;
     const attn::Sequence sequence_;

@@ -20,6 +20,8 @@ concept OuterLoopSlot =
       scope.lse(smem, row).of(row, row);
       scope.delta(smem, row).of(row, row);
       scope.hide(s, row, scope.first(), row);
+      { scope.at(row, scope.first(), row) } -> Same<attn::Place>;
+      { scope.function_hides(scope.first()) } -> Same<bool>;
       requires TensorView<decltype(scope.own_s())> && TensorView<decltype(scope.own_dp())>;
       requires TensorView<decltype(scope.visited_s(scope.first()))>;
       requires TensorView<decltype(scope.visited_dp(scope.first()))>;

@@ -18,6 +18,7 @@
 #include <fa/ptx/memory.cuh>
 #include <fa/sm80/backward/dq.cuh>
 #include <fa/sm80/backward/product.cuh>
+#include <fa/sm80/function.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/tile.cuh>
 
@@ -64,7 +65,7 @@ class Block {
   __device__ bool visits_any() const { return scope_.visits_any(); }
   __device__ bool visits(const Place& place) const { return scope_.visits(place); }
   __device__ Place first() const { return scope_.first(); }
-  __device__ Place after(const Place& place) const { return scope_.after(place); }
+  __device__ Place after(const Place& place) { return scope_.after(place); }
 
   // global -> shared
 
@@ -73,6 +74,7 @@ class Block {
     if constexpr (Config::kNeedsDs)
       load_tile<Config, OwnTile>(own_dp_, scope_.own_dp(), first_row());
     scope_.hold_stats(first_row() + warp_row());
+    function_.begin(scope_.args(), at(first()));
   }
   __device__ void load_visited(int stage, const Place& place) {
     load_tile<Config, VisitedTile>(visited_s(stage), scope_.visited_s(place), place.row);
@@ -92,9 +94,11 @@ class Block {
   }
 
   __device__ void scores(int stage, const Place& place) {  // S, then the score variant and the mask
-    multiply_transposed(s_, own_s_, visited_s(stage));
+    multiply_own(s_, own_s_, visited_s(stage));
     Config::Score::change(s_, scope_.args());
     scope_.hide(s_, first_row() + warp_row(), place, warp_visited());
+    function_.begin_block(scope_.args(), at(place));
+    if (scope_.function_hides(place)) function_.hide(s_, scope_.args(), at(place));
     dropout_.begin_head(scope_.head_of_all(place));
 #pragma unroll
     for (int i = 0; i < kWarpRows / 16; ++i)
@@ -102,14 +106,14 @@ class Block {
                     scope_.args());
   }
   __device__ void d_probabilities(int stage) {  // dP
-    if constexpr (Config::kNeedsDs) multiply_transposed(dp_, own_dp_, visited_dp(stage));
+    if constexpr (Config::kNeedsDs) multiply_own(dp_, own_dp_, visited_dp(stage));
   }
 
   // P = exp2(c S - lse), at most 1 whatever rounding did to large scores, and dS = P (dP - delta), both
   // rounded to 16 bits. Dropout applies to dP, and to the P that is rounded.
-  __device__ void weigh(int stage) {
+  __device__ void weigh(int stage, const Place& place) {
     using Exponential = attn::exponential::FusedExp2;
-    const float factor = Exponential::factor(Config::Score::scale(scope_.args()));
+    const float factor = Exponential::factor(attn::score_scale<Config>(scope_.args()));
     const float of_kept = Config::Dropout::scale(scope_.args());
 #pragma unroll
     for (int j = 0; j < kWarpVisited / 8; ++j) {
@@ -118,15 +122,16 @@ class Block {
 #pragma unroll
       for (int i = 0; i < kWarpRows / 16; ++i) {
         float p[4], ds[4];
+        const auto changed = function_.changed(s_, i, j, lse, scope_.args(), at(place));
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float s = s_.v[i][j][e];
-          p[e] = ptx::exp2(ptx::min_nan(fmaf(s, factor, -lse.of(i, e)), 0.f));
+          p[e] = ptx::exp2(ptx::min_nan(fmaf(changed.s(e), factor, -lse.of(i, e)), 0.f));
           const auto dropped = [&](float x) {
             return dropped_[i].scaled(x, j / 2, j % 2 * 2 + e / 2, e % 2, of_kept);
           };
           if constexpr (Config::kNeedsDs)
-            ds[e] = p[e] * (dropped(dp_.v[i][j][e]) - delta.of(i, e)) * Config::Score::slope(s);
+            ds[e] = p[e] * (dropped(dp_.v[i][j][e]) - delta.of(i, e)) *
+                    Config::Score::slope(s_.v[i][j][e]) * changed.slope(e);
           p[e] = dropped(p[e]);
         }
 #pragma unroll
@@ -188,34 +193,28 @@ class Block {
   static __device__ int warp_row() { return warp_id() / kColumnWarps * kWarpRows; }
   static __device__ int sum_step(int j) { return 2 * kColumnWarps * (j / 2) + j % 2; }
   static __device__ int sum_chunk(int j) { return 2 * column_warp() + sum_step(j); }
-  template <class Sum>
-  __device__ u32 pair(const Sum& sum, int i, int j, int h, float factor) const {
-    return DType::pack(sum.v[i][j][2 * h] * factor, sum.v[i][j][2 * h + 1] * factor);
-  }
 
  private:
-  static constexpr int kDimSteps = Config::kDHead / 16;
   static constexpr bool kStoresDs =
       Config::kNeedsDs && (Config::Operands::kStoresP || Config::kAddsDq);
 
   static __device__ int column_warp() { return warp_id() % kColumnWarps; }
   static __device__ int warp_visited() { return column_warp() * kWarpVisited; }
+  // Where the scores of a warp are, for a user's function.
+  __device__ attn::Place at(const Place& place) const {
+    return scope_.at(first_row() + warp_row(), place, warp_visited());
+  }
   __device__ u32 visited_s(int stage) const { return stages_ + stage * kStageBytes; }
   __device__ u32 visited_dp(int stage) const { return visited_s(stage) + VisitedTile::kBytes; }
   __device__ u32 stats(int stage) const { return visited_dp(stage) + VisitedTile::kBytes; }
 
-  // A lane cursor names the row and chunk its lane gives to ldmatrix.x4.
-
-  // acc = own visited^T, along the head dimension.
-  __device__ void multiply_transposed(Accumulator<kWarpRows, kWarpVisited>& acc, u32 own,
-                                      u32 visited) const {
-    const Cursor<OwnTile> a_lane(own, warp_row() + lane_id() % 16, lane_id() / 16);
-    const Cursor<VisitedTile> b_lane(visited, warp_visited() + lane_id() % 8 + lane_id() / 16 * 8,
-                                     lane_id() / 8 % 2);
-    acc.zero();
-    multiply<Config, kDimSteps>(
-        acc, [&](u32(&a)[4], int i, int d) { ptx::ldmatrix_x4(a, a_lane.at(16 * i, 2 * d)); },
-        [&](u32(&b)[4], int n, int d) { ptx::ldmatrix_x4(b, b_lane.at(16 * n, 2 * d)); });
+  // acc = own visited^T
+  __device__ void multiply_own(Accumulator<kWarpRows, kWarpVisited>& acc, u32 own,
+                               u32 visited) const {
+    multiply_transposed<Config>(
+        acc, Cursor<OwnTile>(own, warp_row() + lane_id() % 16, lane_id() / 16),
+        Cursor<VisitedTile>(visited, warp_visited() + lane_id() % 8 + lane_id() / 16 * 8,
+                            lane_id() / 8 % 2));
   }
 
   // sum += A visited, along the visited rows.
@@ -244,6 +243,7 @@ class Block {
       dropped_[kWarpRows / 16];
   Weights<kWarpRows, kWarpVisited> p_, ds_;
   Accumulator<kWarpRows, kWarpDims> p_sum_, ds_sum_;
+  WarpFunction<Config, Scope::kRowsOf, kWarpRows> function_;
 };
 
 }  // namespace fa::sm80::backward

@@ -13,7 +13,7 @@ struct Registers {
   static __device__ void run(Block& b, int stage, const Place& place) {
     b.scores(stage, place);
     b.d_probabilities(stage);
-    b.weigh(stage);
+    b.weigh(stage, place);
     b.store_ds();
     b.add_p(stage, [&](u32(&a)[4], int i, int n) { b.p_fragment(a, i, n); });
     b.add_ds(stage, [&](u32(&a)[4], int i, int n) { b.ds_fragment(a, i, n); });
@@ -29,7 +29,7 @@ struct Shared {
   static __device__ void run(Block& b, int stage, const Place& place) {
     b.scores(stage, place);
     b.d_probabilities(stage);
-    b.weigh(stage);
+    b.weigh(stage, place);
     b.store_p();
     b.store_ds();
     b.meet_rows();  // P and dS of the warp's rows are in shared memory

@@ -33,6 +33,16 @@ __device__ void multiply(Accumulator<Rows, Cols>& acc, ReadA read_a, ReadB read_
   }
 }
 
+// acc = A B^T along the head dimension. A lane's cursor is at the row and chunk that it gives to ldmatrix.x4.
+template <class Config, int Rows, int Cols, class ACursor, class BCursor>
+__device__ void multiply_transposed(Accumulator<Rows, Cols>& acc, const ACursor& a_lane,
+                                    const BCursor& b_lane) {
+  acc.zero();
+  multiply<Config, Config::kDHead / 16>(
+      acc, [&](u32(&a)[4], int i, int d) { ptx::ldmatrix_x4(a, a_lane.at(16 * i, 2 * d)); },
+      [&](u32(&b)[4], int n, int d) { ptx::ldmatrix_x4(b, b_lane.at(16 * n, 2 * d)); });
+}
+
 // P or dS of a warp, rounded to 16 bits: pairs of neighbouring columns, as an accumulator has them.
 template <int Rows, int Columns>
 struct Weights {

@@ -6,6 +6,12 @@
 
 namespace fa::sm80::backward::store {
 
+// Two neighbouring columns of a sum in 16 bits.
+template <class Block, class Sum>
+__device__ u32 pair(const Sum& sum, int i, int j, int h, float factor) {
+  return Block::DType::pack(sum.v[i][j][2 * h] * factor, sum.v[i][j][2 * h + 1] * factor);
+}
+
 // A sum is stored from the registers that hold it, in pairs: a quad of lanes has 16 bytes of a row.
 struct Direct {
   template <class Block, class Rows, class Sum>
@@ -21,7 +27,7 @@ struct Direct {
         for (int j = 0; j < Sum::kColFragments; ++j)
           if (rows.has(row, b.sum_chunk(j)))
             Block::Config::Cache::store(to + b.sum_chunk(j) * kChunkBytes,
-                                        b.pair(sum, i, j, h, factor));
+                                        pair<Block>(sum, i, j, h, factor));
       }
   }
 };
@@ -44,7 +50,7 @@ struct Staged {
         for (int j = 0; j < Sum::kColFragments; ++j)
           ptx::st_shared_4(lane.at(16 * i + 8 * h, Block::sum_step(j)) +
                                lane_id() % 4 * static_cast<int>(sizeof(u32)),
-                           b.pair(sum, i, j, h, factor));
+                           pair<Block>(sum, i, j, h, factor));
     __syncthreads();  // the sum is in shared memory
 
     constexpr int kRowsPerPass = Block::kThreads / Tile::kRunChunks;

@@ -108,6 +108,14 @@ struct KV {
         }
     }
 
+    // Where scores are, which start at own row `row` and, in the visited block, at `column`; and whether a mask
+    // function may hide some of them.
+    __device__ attn::Place at(int row, const Place& place, int column) const {
+      return {static_cast<int>(blockIdx.z), place.head, place.row + column, row,
+              Config::Function::ahead(args_, sequence_)};
+    }
+    __device__ bool function_hides(const Place&) const { return true; }
+
     // The sums of dQ of the visited head, from the first query of the sequence on.
     __device__ float* dq_sums(const Place& place) const {
       return args_.dq_sum + (stat_row(place) - place.row) * Config::kDHead;

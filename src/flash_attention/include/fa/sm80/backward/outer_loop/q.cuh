@@ -82,6 +82,14 @@ struct Q {
         attn::hide<attn::rows::OneHead>(s, mask_, row, place.row + column, sequence_);
     }
 
+    // Where scores are, which start at own row `row` and, in the visited block, at `column`; and whether a mask
+    // function may hide some of them.
+    __device__ attn::Place at(int row, const Place& place, int column) const {
+      return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), row, place.row + column,
+              Config::Function::ahead(args_, sequence_)};
+    }
+    __device__ bool function_hides(const Place&) const { return true; }
+
    private:
     __device__ Rows queries(const void* first, const Strides& stride, int columns) const {
       return query_rows<Config>(first, stride, columns, sequence_, blockIdx.y);
