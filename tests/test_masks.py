@@ -59,6 +59,10 @@ CASES: list[tuple[Any, Callable[[int, int, int], bool]]] = [
     (masks.tree(PARENTS), lambda b, q, k: k in ancestors(q)),
     (masks.tree(torch.tensor(PARENTS)), lambda b, q, k: k in ancestors(q)),
     (masks.tree(PARENTS, prefix=5), lambda b, q, k: k < 5 or k - 5 in ancestors(q)),
+    (
+        masks.tree(PARENTS, cached=torch.zeros(2, dtype=torch.int32)),
+        lambda b, q, k: k in ancestors(q),
+    ),
     (masks.documents(IDS) & masks.causal(), lambda b, q, k: k <= q and bool(IDS[q] == IDS[k])),
     (masks.dilated(4) | masks.window(2, 0), lambda b, q, k: (q - k) % 4 == 0 or 0 <= q - k <= 2),
     (~masks.window(3, 3), lambda b, q, k: abs(q - k) > 3),
@@ -86,6 +90,10 @@ def test_masks(mask: Any, wanted: Callable[[int, int, int], bool]) -> None:
         (lambda: masks.documents(torch.zeros(3)), "dtype int32 or int64"),
         (lambda: masks.prefix_lm(torch.zeros(2, 3).int()), "must have 1 dimensions"),
         (lambda: masks.tree([1, -1]), "the parent of node 0 is 1"),
+        (
+            lambda: masks.tree([-1], prefix=3, cached=torch.tensor([3])),
+            "prefix is 3, and cached is given",
+        ),
     ],
 )
 def test_what_is_refused(make: Callable[[], Any], words: str) -> None:

@@ -20,7 +20,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 def test_its_programs_run_and_its_shares_are_right() -> None:
     namespace: dict[str, Any] = {}
-    assert len(PROGRAMS) == 5
+    assert len(PROGRAMS) == 7
     for program in PROGRAMS:
         exec(compile(program, "docs/masks.md", "exec", dont_inherit=True), namespace)
     assert namespace["bias"].grad.abs().max() > 0

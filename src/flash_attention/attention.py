@@ -136,7 +136,7 @@ def attention(
     float32. A query without keys has output 0, lse -inf or its sink. Raises what `forward` raises.
     """
     if score is not None or mask is not None:
-        keywords = _with_function(score, mask, keywords)
+        keywords = with_function(score, mask, keywords)
     try:
         call = Call(q, k, v, out, **keywords)
     except TypeError:
@@ -155,7 +155,7 @@ def attention(
     return _attention_slow_path(call, config, validate, backward)
 
 
-def _with_function(
+def with_function(
     score: ScoreFunction | None, mask: MaskFunction | None, keywords: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the keywords of a call with a function of these."""
@@ -254,7 +254,7 @@ def read_arguments(
     out, config = own.pop("out", None), own.pop("config", None)
     score, mask = own.pop("score", None), own.pop("mask", None)
     if score is not None or mask is not None:
-        own = _with_function(score, mask, own)
+        own = with_function(score, mask, own)
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))

@@ -135,12 +135,20 @@ def image_prefix(images: Tensor) -> Mask:
     return causal() | (same & pictures)
 
 
-def tree(parents: Sequence[int] | Tensor, *, prefix: int = 0) -> Mask:
+def tree(parents: Sequence[int] | Tensor, *, prefix: int = 0, cached: Tensor | None = None) -> Mask:
     """Queries are nodes of a tree, as drafts of speculative decoding are. A query sees itself and
-    its ancestors, and `prefix` keys that come before the keys of the tree.
+    its ancestors, and all keys that come before the keys of the tree.
 
     - `parents`: the parent of every node, which comes before it; -1 for a root.
+    - `prefix`: how many keys come before the tree, where queries count from 0.
+    - `cached`: int32 (batch,), how many keys of each sequence of a KV cache come before the tree.
+      Its queries count from the first key on, as those of calls with `seqused_k` do.
     """
+    if prefix and cached is not None:
+        raise UnsupportedError(
+            f"prefix is {quoted(prefix)}, and cached is given, which says for every sequence how"
+            " many keys come before the tree; leave one of them out"
+        )
     given = parents.tolist() if isinstance(parents, Tensor) else list(parents)
     for node, parent in enumerate(given):
         if not -1 <= parent < node:
@@ -151,13 +159,17 @@ def tree(parents: Sequence[int] | Tensor, *, prefix: int = 0) -> Mask:
     device = parents.device if isinstance(parents, Tensor) else None
     enter, leave = (torch.tensor(each, dtype=torch.int32, device=device) for each in _tour(given))
 
-    def descends(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        node = torch.clamp(key - prefix, min=0)
+    def descends(query: Any, node: Any) -> Any:
         return (enter[node] <= enter[query]) & (enter[query] < leave[node])
 
+    def after(before: Any, query: Any, key: Any) -> Any:
+        return (key < before) | descends(query, torch.clamp(key - before, min=0))
+
+    if cached is not None:
+        return Mask(lambda b, h, query, key: after(cached[b], query - cached[b], key))
     if prefix == 0:
-        return Mask(descends)
-    return Mask(lambda *at: (at[3] < prefix) | descends(*at))
+        return Mask(lambda b, h, query, key: descends(query, key))
+    return Mask(lambda b, h, query, key: after(prefix, query, key))
 
 
 def _tour(parents: list[int]) -> tuple[list[int], list[int]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, product
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import flash_attention
-from flash_attention import distributed
+from flash_attention import Function, distributed
 from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.call.call import Call
 from flash_attention.distributed import Plan, make_plan, shard, unshard
@@ -37,7 +38,20 @@ class Case:
     d: int = 16
     d_v: int = 16
     placement: str = "balanced"
+    function: Callable[[str], Function] | None = None  # on a device
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def of_places(device: str) -> Function:
+    """A function that is wrong if a coordinate is, and that hides some rows on some ranks."""
+    slopes = torch.linspace(-0.1, 0.3, 16, device=device)
+    ids = torch.arange(64, dtype=torch.int32, device=device) // 15
+    return Function(
+        lambda score, batch, head, query, key: (
+            score * (1 - 0.2 * batch) - slopes[head] * (query - key)
+        ),
+        lambda batch, head, query, key: (ids[query] == ids[key]) | ((key + head) % 11 == 0),
+    )
 
 
 REQUIRED = ("full", "causal", "window", "documents", "GQA", "sinks", "fewer rows than ranks")
@@ -56,6 +70,10 @@ CASES: tuple[Case, ...] = (
     Case("softcap and scale", (40,), batch=1, options={"softcap": 3.0, "softmax_scale": 0.3}),
     Case("head dimensions", (40,), batch=1, d=12, d_v=24, options={"causal": True}),
     Case("fewer rows than ranks", (2,), batch=1, options={"causal": True}),
+    Case("function", (61,), batch=2, function=of_places, sinks=True, options={"causal": True}),
+    Case("function without a mask", (61,), batch=1, function=of_places),
+    Case("function of documents", (5, 1, 40, 23), grouped=True, function=of_places),
+    Case("function of causal documents", (40, 23), function=of_places, options={"causal": True}),
 )
 
 
@@ -73,6 +91,7 @@ class Problem:
             return drawn_as.to(device, dtype).requires_grad_()
 
         self.case, self.dim = case, len(batch)
+        self.function = None if case.function is None else case.function(device)
         self.q, self.k = draw(heads, case.d), draw(heads_k, case.d)
         self.v = draw(heads_k, case.d_v)
         self.do = torch.randn(*self.v.shape[:-2], heads, case.d_v, generator=drawn)
@@ -85,7 +104,7 @@ class Problem:
     @property
     def keywords(self) -> dict[str, Any]:
         """The keywords of the same call in one process."""
-        found = {**self.case.options, "sinks": self.sinks}
+        found = {**self.case.options, "sinks": self.sinks, "function": self.function}
         if not self.case.batch:
             starts = torch.tensor([0, *accumulate(self.case.lengths)], dtype=torch.int32)
             starts, longest = starts.to(self.q.device), max(self.case.lengths)
@@ -119,6 +138,7 @@ class Problem:
             return_lse=True,
             deterministic=True,
             sinks=self.sinks,
+            function=self.function,
             **self.case.options,
         )
         of_rows = (mine(self.do), mine(self.dlse, self.dlse.ndim - 1))

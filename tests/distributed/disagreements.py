@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from flash_attention import UnsupportedError
+from flash_attention import UnsupportedError, masks, scores
 from flash_attention.distributed import attention, make_plan
 
 LENGTH, HEADS = 24, 6
@@ -36,6 +36,7 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
     "schedule": lambda: {"schedule": "all-gather"},
     "mask": lambda: {"causal": False},
     "softcap": lambda: {"softcap": 2.0},
+    "function": lambda: {"mask": masks.causal(3)},
     "gradients": lambda: {"q": rows().requires_grad_()},
     "rows": lambda: {"q": rows(5)},
     "shape": lambda: {"q": torch.ones(1, 8, 5, 8)},
@@ -54,6 +55,7 @@ def run(rank: int, ranks: int) -> dict[str, str]:
         "heads": {"q": torch.ones(1, 8, 4, 8), "schedule": "heads"},
         "unknown schedule": {"schedule": "fastest"},
         "plan of other ranks": {"plan": make_plan(LENGTH, 4)},
+        "captured": {"score": scores.alibi(torch.ones(HEADS, requires_grad=True))},
     }
     for name, changed in wrong.items():
         try:

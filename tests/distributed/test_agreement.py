@@ -34,6 +34,7 @@ def test_every_rank_is_told_and_the_group_still_works(tmp_path: Path) -> None:
         assert "6 heads" not in told["heads"]
         assert "q has 4 heads, k and v have 4, and 3 ranks exchange heads" in told["heads"]
         assert "allowed are 'auto', 'ring', 'all-gather', 'heads'" in told["unknown schedule"]
+        assert "no gradients of captured tensors where ranks share" in told["captured"]
         assert "the plan is for 4 ranks, the mesh has 3" in told["plan of other ranks"]
     own = "q has 5 rows, and rank 1 has 8 by the plan"
     assert own in results[1]["rows"]

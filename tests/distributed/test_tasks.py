@@ -62,6 +62,25 @@ def test_every_visible_pair_is_computed_once(
     )
 
 
+@given(plans, masks, st.booleans(), st.data())
+def test_sequences_with_places_follow_each_other_in_their_document(
+    plan: Plan, mask: Mask, may_pack: bool, data: st.DataObject
+) -> None:
+    rank, source = (data.draw(st.integers(0, plan.ranks - 1)) for _ in range(2))
+    keys = common(seen(plan, mask, rank), plan.pieces[source])
+    tasks = tuple(tasks_of(plan, mask, plan.pieces[rank], keys, may_pack, placed=True))
+    found: Counter[tuple[int, int]] = Counter()
+    for task in sum(halves(tasks), ()):
+        for sequence, places in zip(sequences(task), task.places, strict=True):
+            first_q, first_k = (plan.documents[places.document] + at for at in places[1:])
+            alone = Task(*sequence, task.mask)
+            for query, key in computed(alone):
+                q, k = first_q + query - sequence[0].start, first_k + key - sequence[1].start
+                assert (q, k) == (rows(plan.pieces[rank])[query], rows(keys)[key])
+                found[q, k] += 1
+    assert found == Counter(pairs_of(plan, mask, rank, source))
+
+
 def test_a_round_of_the_zigzag_ring_is_one_call() -> None:
     plan = make_plan(64, 4, causal=True)
     for rank in range(4):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention import Function, UnsupportedError, distributed, masks, scores
+from flash_attention import Function, UnsupportedError, masks, scores
 from flash_attention.call.call import DESCALES, Call
 from tests.devices import HOPPER_DEVICES
 
@@ -23,7 +23,6 @@ CAUSAL = Function(mask=masks.causal())
 # What type checkers would refuse, too.
 attention: Any = flash_attention.attention
 forward: Any = flash_attention.forward
-shared_attention: Any = distributed.attention
 
 
 def tensors(d: int = 64, dtype: torch.dtype = torch.float16, seq: int = 48) -> list[Tensor]:
@@ -121,14 +120,12 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
     q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors())
     with pytest.raises(UnsupportedError, match="have no functions with k and v of 8 bits"):
         attention(q, k, v, function=CAUSAL, **dict.fromkeys(DESCALES, torch.ones(1)))
-    (q, _, _), (pages, _, _) = tensors(), tensors(seq=64)
-    paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
-    used = torch.tensor([50], dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match="have no functions with block_table"):
-        attention(q, pages, pages, seqused_k=used, **paged)
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
         attention(*tensors(320), function=CAUSAL)
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
+    (q, _, _), (pages, _, _) = tensors(), tensors(seq=64)
+    paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
+    used = torch.tensor([50], dtype=torch.int32)
     with pytest.raises(
         UnsupportedError, match="FlashForwardKernelConfig kernels have no functions with block_tab"
     ):
@@ -149,8 +146,6 @@ def test_other_functions_say_how_they_take_one() -> None:
     q, k, v = tensors()
     with pytest.raises(TypeError, match=r"'mask': pass function=flash_attention.Function"):
         forward("rung:26", q, k, v, mask=masks.causal())
-    with pytest.raises(TypeError, match="'function': score and mask functions are not supported"):
-        shared_attention(q, k, v, mesh=None, function=CAUSAL)
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)

@@ -287,7 +287,6 @@ INSTEAD = {
     **dict.fromkeys(
         ("score", "mask"), "pass function=flash_attention.Function(score=f, mask=g) instead"
     ),
-    "function": "score and mask functions are not supported here; leave it out",
     "return_max": "this function returns no maxima; leave it out",
     "alibi_slopes": "pass function=flash_attention.Function(flash_attention.scores.alibi(slopes)),"
     " or call flash_attention.compat.flash_attn.flash_attn_func, which takes them",

@@ -40,6 +40,10 @@ class Features:
         more = self.dropout or self.max_score or self.program is not None
         return self.mask is not MaskKind.WINDOW and not (any(others) or more)
 
+    def queries_of(self, rows: int) -> int:
+        """Count the queries of a tile with `rows` rows."""
+        return rows
+
     def words(self) -> list[str]:
         """Return short names of the features that differ from plain attention."""
         words = {

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from flash_attention.attention import with_function
 from flash_attention.call.call import Call, Window, call_of, check_keywords, with_keywords_in
 from flash_attention.call.checks import check_call, check_meaning
+from flash_attention.call.function import Function
 from flash_attention.call.options import check_switch
 from flash_attention.distributed.agreement import REFUSED, agree
 from flash_attention.distributed.block import Score
@@ -27,11 +29,12 @@ from flash_attention.distributed.transport import connect
 from flash_attention.errors import FlashAttentionError, UnsupportedError
 from flash_attention.families.padding import needs_padding, padded
 from flash_attention.families.registry import check_limits
+from flash_attention.program.trace import MaskFunction, ScoreFunction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-KEYWORDS = ("causal", "window", "softmax_scale", "softcap", "sinks", "return_lse")
+KEYWORDS = ("causal", "window", "softmax_scale", "softcap", "sinks", "function", "return_lse")
 
 
 class _Asked(NamedTuple):
@@ -42,6 +45,7 @@ class _Asked(NamedTuple):
     mesh: DeviceMesh
     schedule: str
     deterministic: bool
+    documents: bool  # are packed, and what functions count as sequences
 
     @property
     def mask(self) -> Mask:
@@ -56,6 +60,7 @@ class Keywords(TypedDict, total=False):
     softmax_scale: float | None
     softcap: float
     sinks: Tensor | None
+    function: Function | None
 
 
 @overload
@@ -69,6 +74,8 @@ def attention(
     schedule: str = "auto",
     deterministic: bool = False,
     check_ranks: bool = True,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     return_lse: Literal[False] = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -85,6 +92,8 @@ def attention(
     schedule: str = "auto",
     deterministic: bool = False,
     check_ranks: bool = True,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     return_lse: Literal[True],
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
@@ -101,6 +110,8 @@ def attention(
     schedule: str = "auto",
     deterministic: bool = False,
     check_ranks: bool = True,
+    score: ScoreFunction | None = None,
+    mask: MaskFunction | None = None,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute self-attention of a sequence whose rows are divided among the ranks of a mesh.
@@ -120,6 +131,9 @@ def attention(
       model of their cost finds fastest.
     - `causal`, `window`, `softmax_scale`, `softcap`, `sinks`, `return_lse`, `deterministic`: as in
       `flash_attention.attention`.
+    - `score`, `mask`, `function`: as in `flash_attention.attention`. They see places in the whole
+      sequence, or in the document, whose number is `batch` then. Tensors that they capture are
+      those of the whole problem on every rank, and have no gradients.
     - `check_ranks`: compare a digest of shapes, dtypes, options and plan between all ranks before
       anything is sent. If the mesh has only NCCL groups, that waits for the GPU.
 
@@ -130,6 +144,8 @@ def attention(
     those of the others. If a rank is gone, the error of the process group ends the others, after
     its time-out at the latest.
     """
+    if score is not None or mask is not None:
+        keywords = with_function(score, mask, keywords)
     check_keywords("attention", keywords, KEYWORDS)
     call = call_of("attention", q, k, v, None, keywords)
     out, lse = _outside_of_graphs(
@@ -190,16 +206,26 @@ def _read(
     q, k, v = (local_rows(name, t, mesh) for name, t in zip("qkv", call[:3], strict=True))
     if plan is None:
         plan = plan_of(call.q, mesh)
+    documents = call.q.ndim == 3
     call = call._replace(q=q, k=k, v=v)
+    _check_captured(call.function)
     sinks = call.sinks.detach() if isinstance(call.sinks, Tensor) else call.sinks
     alone = call._replace(q=q.detach(), k=k.detach(), v=v.detach(), sinks=sinks)
     if q.is_cuda and not needs_padding(q, v):
         check_limits(*check_call(alone))
     else:
         check_meaning(alone)
-    asked = _Asked(call, plan, mesh, schedule, bool(deterministic))
+    asked = _Asked(call, plan, mesh, schedule, bool(deterministic), documents)
     _check_rows(asked)
     return asked
+
+
+def _check_captured(function: Function | None) -> None:
+    if isinstance(function, Function) and function.needs_grad() and torch.is_grad_enabled():
+        raise UnsupportedError(
+            "a captured tensor of the score or mask function requires grad, and there are no"
+            " gradients of captured tensors where ranks share a sequence; capture tensor.detach()"
+        )
 
 
 def _check_rows(asked: _Asked) -> None:
@@ -236,11 +262,19 @@ def _facts(asked: _Asked) -> dict[str, str]:
         "softmax_scale": call.softmax_scale,
         "softcap": float(call.softcap),
         "whether there are sinks": call.sinks is not None,
+        "the function (program, numbers, shapes)": _described(call.function),
         "return_lse": bool(call.return_lse),
         "deterministic": asked.deterministic,
         "whether gradients are recorded": torch.is_grad_enabled() and call.needs_grad(),
     }
     return {name: str(value) for name, value in facts.items()}
+
+
+def _described(function: Function | None) -> object:
+    if function is None:
+        return None
+    shapes = [tuple(tensor.shape) for tensor in function.tensors]
+    return function.program.digest, function.traced.numbers, shapes
 
 
 def _compute(asked: _Asked) -> tuple[Tensor, Tensor]:
@@ -274,7 +308,7 @@ def _over_heads(
     q, k, v = map(exchange.to_heads, call[:3])
     within = asked._replace(call=call._replace(q=q, k=k, v=v, sinks=sinks))
     plan = grouped(asked.plan, exchange.ranks)
-    out, lse = _over_rows(within, plan, outer, schedule)
+    out, lse = _over_rows(within, plan, outer, schedule, exchange.own(call.q.shape[2]).start)
     out = exchange.to_rows(out)
     if call.return_lse:
         lse = exchange.to_rows(lse.mT[..., None])[..., 0].mT
@@ -282,12 +316,19 @@ def _over_heads(
 
 
 def _over_rows(
-    asked: _Asked, plan: Plan, circle: Circle | None, schedule: str
+    asked: _Asked,
+    plan: Plan,
+    circle: Circle | None,
+    schedule: str,
+    first_head: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute with the keys of all ranks of a group."""
     call = asked.call
     group, rank = (None, 0) if circle is None else (circle.group, circle.rank)
-    rounds = rounds_of(plan, asked.mask, rank, schedule, may_pack=call.q.shape[0] == 1)
-    score = Score(call.softmax_scale, float(call.softcap))
+    may_pack, placed = call.q.shape[0] == 1, call.function is not None
+    rounds = rounds_of(plan, asked.mask, rank, schedule, may_pack, placed)
+    score = Score(
+        *(call.softmax_scale, float(call.softcap)), call.function, first_head, asked.documents
+    )
     ring = Ring(group, rank, rounds, score, asked.deterministic)
     return ring_attention(ring, *call[:3], call.sinks)

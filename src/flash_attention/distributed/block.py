@@ -14,10 +14,12 @@ from torch import Tensor
 
 from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.call.call import Call
+from flash_attention.call.function import Function
 from flash_attention.distributed.spans import Span, Spans
 from flash_attention.distributed.tasks import Packed, Task
 from flash_attention.families.readable import backward_call_of
 from flash_attention.launch.compute import compute, compute_gradients
+from flash_attention.program.moved import moved
 
 ROWS = 1  # the dimension of rows
 LSE_ROWS = 2  # that of the log-sum-exp, (batch, heads, rows)
@@ -28,6 +30,9 @@ class Score(NamedTuple):
 
     softmax_scale: float | None = None
     softcap: float = 0.0
+    function: Function | None = None  # of the whole problem
+    first_head: int | None = None  # of those that a rank has; None if it has all
+    documents: bool = False  # are what functions count as sequences
 
 
 class Rows(NamedTuple):
@@ -90,6 +95,7 @@ def _call(task: Task, score: Score, q: Tensor, k: Tensor, v: Tensor) -> Call:
         window=None if left is right is None else (left, right),
         softmax_scale=score.softmax_scale,
         softcap=score.softcap,
+        function=_function(task, score, q),
     )
     if task.packed is None:
         return call
@@ -106,7 +112,27 @@ def _call(task: Task, score: Score, q: Tensor, k: Tensor, v: Tensor) -> Call:
     )
 
 
-@lru_cache(maxsize=256)
+def _function(task: Task, score: Score, q: Tensor) -> Function | None:
+    """The function of a task, which sees the places of the whole problem."""
+    if score.function is None:
+        return None
+
+    def of(places: tuple[int, ...]) -> int | Tensor:
+        return places[0] if task.packed is None else _int32(places, q.device)
+
+    documents, queries, keys = zip(*task.places, strict=True)
+    by: dict[str, int | Tensor] = {"query": of(queries), "key": of(keys)}
+    if q.shape[0] == 1:
+        by["batch"] = of(documents) if score.documents else 0
+    if score.first_head is not None:
+        by["head"] = score.first_head
+    return Function.of(moved(score.function.traced, by))
+
+
 def _on_device(packed: Packed, device: torch.device) -> tuple[Tensor, Tensor]:
-    starts_q, starts_k = (torch.tensor(s, dtype=torch.int32).to(device) for s in packed)
-    return starts_q, starts_k
+    return _int32(packed.starts_q, device), _int32(packed.starts_k, device)
+
+
+@lru_cache(maxsize=512)
+def _int32(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32).to(device)

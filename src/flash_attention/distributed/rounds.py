@@ -54,7 +54,7 @@ def needed(plan: Plan, mask: Mask, rank: int, source: int) -> Spans:
 
 @lru_cache(maxsize=64)
 def rounds_of(
-    plan: Plan, mask: Mask, rank: int, kind: str, may_pack: bool = True
+    plan: Plan, mask: Mask, rank: int, kind: str, may_pack: bool = True, placed: bool = False
 ) -> tuple[Round, ...]:
     """The rounds of a rank, in order."""
     found = []
@@ -63,7 +63,7 @@ def rounds_of(
         parts = {source: needed(plan, mask, rank, source) for source in some}
         keys = joined(span for spans in parts.values() for span in spans)
         leaving = {other: needed(plan, mask, other, rank) for other in others}
-        tasks = tasks_of(plan, mask, plan.pieces[rank], keys, may_pack)
+        tasks = tasks_of(plan, mask, plan.pieces[rank], keys, may_pack, placed=placed)
         found.append(
             Round(
                 count_rows(keys),

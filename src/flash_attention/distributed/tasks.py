@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from typing import NamedTuple
 
 from flash_attention.distributed.mask import Mask
@@ -14,12 +14,21 @@ from flash_attention.distributed.spans import Held, Span, Spans, cut
 FULL = Mask()
 
 
+class Places(NamedTuple):
+    """Where a sequence of a task begins: its document, and its first query and key in that."""
+
+    document: int = 0
+    query: int = 0
+    key: int = 0
+
+
 class Pair(NamedTuple):
     """Queries and keys that are neighbours in their tensors, and the mask between them."""
 
     queries: Span
     keys: Span
     mask: Mask
+    places: Places | None = None  # None if neighbours in tensors may be none in their document
 
     def follows(self, other: Pair) -> bool:
         """Whether both can be sequences of one packed call, this one after the other."""
@@ -48,15 +57,19 @@ class Task(NamedTuple):
     keys: Span
     mask: Mask
     packed: Packed | None = None
+    places: tuple[Places, ...] = ()  # of each sequence, if they are asked for
 
 
-def tasks_of(plan: Plan, mask: Mask, queries: Spans, keys: Spans, may_pack: bool) -> list[Task]:
+def tasks_of(
+    plan: Plan, mask: Mask, queries: Spans, keys: Spans, may_pack: bool, *, placed: bool = False
+) -> list[Task]:
     """The tasks of all pairs of a query and a key that it sees, once each.
 
     `queries` and `keys` are what tensors hold. Without `may_pack` every task is one sequence, which
-    may have a batch dimension.
+    may have a batch dimension. With `placed` the rows of a sequence follow each other in their
+    document too.
     """
-    pairs = visible_pairs(plan, mask, queries, keys)
+    pairs = visible_pairs(plan, mask, queries, keys, placed=placed)
     if not may_pack:
         return [_task([pair]) for pair in pairs]
     groups: list[list[Pair]] = []
@@ -75,7 +88,7 @@ def halves(tasks: tuple[Task, ...]) -> tuple[tuple[Task, ...], tuple[Task, ...]]
     if len(tasks) != 1:
         return tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]
     (task,) = tasks
-    queries, keys, mask, packed = task
+    queries, keys, mask, packed, _ = task
     middle = queries.start + queries.rows // 2
     last = Span(middle, queries.end)
     seen = keys if mask == FULL else Span(keys.start, keys.end - last.rows)
@@ -83,7 +96,9 @@ def halves(tasks: tuple[Task, ...]) -> tuple[tuple[Task, ...], tuple[Task, ...]]
     if packed is not None or not aligned or queries.rows < 2 or seen.rows <= 0:
         return tasks, ()
     first = task._replace(queries=Span(queries.start, middle), keys=seen)
-    return (first,), (task._replace(queries=last),)
+    behind = middle - queries.start
+    places = tuple(place._replace(query=place.query + behind) for place in task.places)
+    return (first,), (task._replace(queries=last, places=places),)
 
 
 def _task(pairs: list[Pair]) -> Task:
@@ -91,8 +106,10 @@ def _task(pairs: list[Pair]) -> Task:
     queries = Span(first.queries.start, last.queries.end)
     keys = Span(first.keys.start, last.keys.end)
     if len(pairs) == 1:
-        return Task(queries, keys, first.mask)
+        places = () if first.places is None else (first.places,)
+        return Task(queries, keys, first.mask, places=places)
     starts = [(0, 0)]
+    placed: list[Places] = []
     for pair in pairs:
         q, k = pair.queries.moved(-queries.start), pair.keys.moved(-keys.start)
         last_q, last_k = starts[-1]
@@ -101,20 +118,40 @@ def _task(pairs: list[Pair]) -> Task:
         if k.start > last_k:
             starts.append((q.start, k.start))  # keys that no query sees
         starts.append((q.end, k.end))
+        if pair.places is not None:
+            placed += [Places()] * (len(starts) - 2 - len(placed)) + [pair.places]
     starts_q, starts_k = zip(*starts, strict=True)
-    return Task(queries, keys, first.mask, Packed(starts_q, starts_k))
+    return Task(queries, keys, first.mask, Packed(starts_q, starts_k), tuple(placed))
 
 
-def visible_pairs(plan: Plan, mask: Mask, queries: Spans, keys: Spans) -> list[Pair]:
+def visible_pairs(
+    plan: Plan, mask: Mask, queries: Spans, keys: Spans, *, placed: bool = False
+) -> list[Pair]:
     """The pairs of spans that hold all pairs of a query and a key that it sees, once each."""
     of_documents = {number: list(held) for number, held in _by_document(keys, plan)}
     found: list[Pair] = []
     for number, pieces in _by_document(queries, plan):
         document = plan.document(number)
-        if number in of_documents:
-            rows = _in_document(mask, document, list(pieces), of_documents[number])
-            found += _joined_queries(rows)
+        if number not in of_documents:
+            continue
+        held = list(pieces), of_documents[number]
+        if placed:
+            found += _placed(mask, document, number, *held)
+        else:
+            found += _joined_queries(_in_document(mask, document, *held))
     return found
+
+
+def _placed(
+    mask: Mask, document: Span, number: int, queries: list[Held], keys: list[Held]
+) -> Iterator[Pair]:
+    """Pairs that are not joined, with their places."""
+    for piece, others in product(queries, keys):
+        pair = _visible(mask, document, piece, others)
+        if pair is not None:
+            query = pair.queries.start - piece.at.start + piece.span.start - document.start
+            key = pair.keys.start - others.at.start + others.span.start - document.start
+            yield pair._replace(places=Places(number, query, key))
 
 
 def _by_document(spans: Spans, plan: Plan) -> Iterator[tuple[int, Iterator[Held]]]:

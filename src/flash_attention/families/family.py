@@ -44,6 +44,7 @@ class Family(ABC, Generic[Config]):
     drops: ClassVar[bool] = False  # kernels have dropout
     has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
     gathers: ClassVar[bool] = False  # backward kernels have gradients of what functions read
+    functions_over_pages: ClassVar[bool] = False  # also with a paged KV cache
     keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
@@ -146,7 +147,14 @@ class Family(ABC, Generic[Config]):
         return self._lacks("maxima", problem, given, instead, has=self.keeps_max)
 
     def _lacks(
-        self, what: str, problem: Problem, given: str, instead: str, *, has: bool
+        self,
+        what: str,
+        problem: Problem,
+        given: str,
+        instead: str,
+        *,
+        has: bool,
+        has_paged: bool = False,
     ) -> str | None:
         """Say that kernels do not have what is asked for, at all or with this problem."""
         named = f"{given}, and {self.config_type.__name__} kernels have"
@@ -154,8 +162,9 @@ class Family(ABC, Generic[Config]):
             return f"{named} no {what}; {instead}"
         if not self.takes_columns(problem.d_head, problem.d_v):
             return f"{named} head dimensions up to {self.widest()}"
-        if problem.page_keys or problem.kv_8_bit:
-            beside = "block_table" if problem.page_keys else "k and v of 8 bits"
+        is_paged = problem.page_keys > 0 and not has_paged
+        if is_paged or problem.kv_8_bit:
+            beside = "block_table" if is_paged else "k and v of 8 bits"
             return f"{named} no {what} with {beside}; {instead}"
         return None
 
@@ -167,7 +176,11 @@ class Family(ABC, Generic[Config]):
             return self._lacks("gradients of it", problem, given, instead, has=False)
         given = "a score or mask function is given"
         instead = "use the CPU, or leave it out"
-        return self._lacks("functions", problem, given, instead, has=self.has_functions)
+        return self._lacks(
+            *("functions", problem, given, instead),
+            has=self.has_functions,
+            has_paged=self.functions_over_pages,
+        )
 
     # choosing
 

@@ -78,6 +78,7 @@ def check_reads(call: Call) -> None:
     for the tensors' device, and takes the time of computing all scores."""
     if call.function is None or not call.function.tensors:
         return
+    call = without_pages(call)
     formula = Formula.of(call, torch.float32)
     sequences = zip(formula.of_queries(call.q), formula.of_keys(call.k))  # noqa: B905
     with torch.no_grad():

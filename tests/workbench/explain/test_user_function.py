@@ -84,5 +84,24 @@ def test_a_mask_of_heads_is_that_of_the_first_and_its_work_is_a_bound() -> None:
 
 def test_kernels_without_functions_say_so() -> None:
     q = torch.zeros(1, 64, 2, 64, dtype=torch.bfloat16)
-    report = str(explain(q, q, q, mask=masks.causal(), arch="sm_90"))
+    used, table = torch.tensor([64], dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
+    paged: dict[str, Any] = {"seqused_k": used, "block_table": table}
+    report = str(explain(q, q, q, mask=masks.causal(), arch="sm_90", **paged))
     assert "FlashForwardKernelConfig: a score or mask function is given" in report
+
+
+def test_tiles_of_decoding_have_the_queries_of_grouped_heads() -> None:
+    """Eight heads share a tile of 64 rows: 8 queries, at the last of 1024 keys. If the mask differs
+    between them, it leaves no block out."""
+    q = torch.zeros(2, 8, 16, 64, dtype=torch.bfloat16)
+    k = torch.zeros(2, 1024, 2, 64, dtype=torch.bfloat16)
+    used = torch.tensor([1024, 1024], dtype=torch.int32)
+    report = explain(q, k, k, seqused_k=used, mask=masks.window(55, 0), arch="sm_90")
+    assert report.function is not None
+    assert report.function.tiles is not None
+    assert str(report.function.tiles) == "94 % empty, 0 % full, 6 % partial"
+    reach = torch.arange(16)
+    report = explain(
+        *(q, k, k), seqused_k=used, mask=lambda b, h, q, k: q - k < reach[h], arch="sm_90"
+    )
+    assert dict(report.rows())["blocks"] == "all of them are visited in head 0"

@@ -102,7 +102,7 @@ def _explained(
         num_splits=recipe.num_splits,
         tiles=recipe.tiles,
         work=work_of(problem, call),
-        function=None if problem.idle else explain_function(call, problem, choice.config),
+        function=None if problem.idle else explain_function(call, problem, choice.config, recipe),
         backward=explain_backward(call, problem, views, backward, setting) if trained else None,
     )
 

@@ -14,6 +14,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.recipe import Recipe
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.nodes import BATCH, HEAD
 from flash_attention.program.torch_reader import Coordinates, see
@@ -44,21 +45,22 @@ class FunctionExplanation:
 
     program: str  # typed operations, a line each
     cuda: str  # the C++ type that kernels have of it
-    tiles: Tiles | None  # None without a mask, or if captured tensors have no values
+    tiles: Tiles | None  # None without lists of blocks, or if captured tensors have no values
     picture: tuple[str, ...]  # a line for some queries, a character for some keys
     whose: str  # which sequence and head the tiles are of
 
     def sections(self) -> dict[str, list[str]]:
         """Return the rows of a report."""
         found = {"program": self.program.splitlines(), "cuda": self.cuda.splitlines()}
-        if self.tiles is not None:
-            found["blocks"] = [f"{self.tiles}{self.whose}"]
+        if self.picture:
+            blocks = "all of them are visited" if self.tiles is None else str(self.tiles)
+            found["blocks"] = [f"{blocks}{self.whose}"]
             found["mask"] = list(self.picture)
         return found
 
 
 def explain_function(
-    call: Call, problem: Problem, config: KernelConfig
+    call: Call, problem: Problem, config: KernelConfig, recipe: Recipe
 ) -> FunctionExplanation | None:
     """Explain the function of a checked call, whose tiles are those of a config."""
     function = call.function
@@ -67,12 +69,14 @@ def explain_function(
     program = function.program
     readable = program.mask is not None and not any(t.is_meta for t in function.tensors)
     view = MaskView(function, problem)
+    has_lists = readable and "list_entries" in recipe.scratch
+    rows = recipe.features.queries_of(config.B_r)
     whose = {BATCH: "batch 0", HEAD: "head 0"}
     names = [name for bit, name in whose.items() if program.mask_depends & bit]
     return FunctionExplanation(
         program=program.text,
         cuda=cuda_text(program, "Program"),
-        tiles=view.tiles(config.B_r, config.B_c) if readable else None,
+        tiles=view.tiles(rows, config.B_c) if has_lists else None,
         picture=view.picture() if readable else (),
         whose=f" in {' and '.join(names)}" if names else "",
     )

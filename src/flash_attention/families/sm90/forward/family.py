@@ -61,6 +61,7 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 from flash_attention.families.traced_args import layout_asserts, parameter, prelude
+from flash_attention.program.nodes import HEAD
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
 
@@ -72,6 +73,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     config_type = HopperForwardKernelConfig
     drops = True
     has_functions = True
+    functions_over_pages = True
     keeps_max = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
@@ -141,33 +143,38 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
         if maps and problem.total_q is not None:
             maps["o"] = of_all_lengths(maps["o"])
-        arguments = forward_args(problem, views) if split is None else None
-        lists = _lists(config, problem) if features.listed and not problem.idle else None
+        blocks = (0, 0) if split is None else (split.key_blocks, split.blocks)
+        arguments = forward_args(problem, views, key_blocks=blocks[0], split_blocks=blocks[1])
+        before: tuple[Step, ...] = ()
+        scratch: dict[str, int] = {}
+        if features.listed and not problem.idle:
+            lists = _lists(config, problem, features)
+            before = lists.put(arguments, LAYOUT_ASSERTS, config.target(arch))
+            scratch = lists.scratch
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
             maps,
         )
-        resize = _resizing(config, problem, walk, split, setting.num_sms)
-        if arguments is not None:
-            before: tuple[Step, ...] = ()
-            if lists is not None:
-                before = lists.put(arguments, LAYOUT_ASSERTS, config.target(arch))
+        resize = None
+        if not features.listed:
+            resize = _resizing(config, problem, walk, split, setting.num_sms)
+        if split is None:
             return Recipe(
                 *(features, (*before, main), arguments),
-                scratch={} if lists is None else lists.scratch,
+                scratch=scratch,
                 main=len(before),
                 counts_tiles=walk.counts_tiles and not problem.idle,
                 tiles=problem.num_tiles(config.B_r),
                 resize=resize,
             )
-        assert split is not None
         most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
         return Recipe(
             features,
-            (main, *self._combining(config, problem, features, split, arch)),
-            forward_args(problem, views, key_blocks=split.key_blocks, split_blocks=split.blocks),
-            scratch=split.scratch(problem, config.consumers),
+            (*before, main, *self._combining(config, problem, features, split, arch)),
+            arguments,
+            scratch=scratch | split.scratch(problem, config.consumers),
+            main=len(before),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
             num_splits=ctas if split.is_split else 0,
             arrivals=(most_ctas if split.ctas else tiles) * config.consumers * split.one_launch,
@@ -209,8 +216,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
     ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
-        if problem.dropout_p or problem.program is not None:
-            return "kernels that split keys have no dropout and no functions"
+        if problem.dropout_p:
+            return "kernels that split keys have no dropout"
         if problem.return_max:
             return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
@@ -270,8 +277,6 @@ def _resizing(
     that is batch-invariant serves all lengths."""
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
-    if problem.program is not None:
-        return None
     serves_all = problem.batch_invariant
     kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
     if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
@@ -322,6 +327,7 @@ def _features(
     if split is not None:
         return replace(
             own,
+            listed=_shares_lists(problem),
             heads_together=split.heads_together,
             decode=True,
             splits=split.kind,
@@ -335,8 +341,15 @@ def _features(
     return replace(own, heads_together=group) if together else own
 
 
-def _lists(config: HopperForwardKernelConfig, problem: Problem) -> Lists:
-    listing = Listing("OfQueries", config.B_r, config.B_c, config.consumers, config.narrow_keys)
+def _shares_lists(problem: Problem) -> bool:
+    """Whether all heads visit the same blocks of lists."""
+    program = problem.program
+    return program is not None and program.mask is not None and not program.mask_depends & HEAD
+
+
+def _lists(config: HopperForwardKernelConfig, problem: Problem, features: Sm90Features) -> Lists:
+    queries = features.queries_of(config.B_r)
+    listing = Listing("OfQueries", queries, config.B_c, config.consumers, config.narrow_keys)
     return Lists(listing, problem)
 
 

@@ -74,6 +74,9 @@ class Sm90Features(Features):
         """Whether the kernel stores partial results, which are combined afterwards."""
         return self.splits is not SplitKind.WHOLE
 
+    def queries_of(self, rows: int) -> int:
+        return tile_rows(rows // WARPGROUP_ROWS, self.heads_together) // self.heads_together
+
     def words(self) -> list[str]:
         words = {
             f"heads_{self.heads_together}": self.heads_together > 1,
@@ -208,11 +211,7 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
     if resolved.is_decode or resolved.heads_together > 1:
         _refuse_in_shared_tiles(
             said,
-            {
-                "dropout": resolved.dropout,
-                "maxima": resolved.max_score,
-                "functions": resolved.program is not None,
-            },
+            {"dropout": resolved.dropout, "maxima": resolved.max_score},
         )
     if resolved.is_decode:
         _refuse_idle_fields(config)

@@ -81,7 +81,7 @@ concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4]
   { dropped.scaled(1.f, 0, 0, 0, 1.f) } -> Same<float>;
 };
 
-// Where 16 rows of scores are: their sequence, the head of their tile, and the first query and key. A function
+// Where 16 rows of scores are: their sequence, the head of their tile, and the first row and key. A function
 // counts queries `ahead` places further than the tensor of q does.
 struct Place {
   int batch, head;
@@ -214,6 +214,7 @@ struct None {
   static __device__ int ahead(const Args&, const Sequence&) {
     return 0;
   }
+  template <class Rows>
   struct OfQueries {
     template <class Args>
     __device__ void begin(const Args&, const Place&) {}

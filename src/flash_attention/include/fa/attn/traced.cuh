@@ -46,7 +46,6 @@ struct Traced {
     const typename Program::OfKey& of_key;
     int batch, head, query, key;
     float distance;  // from the query to the key
-
     __device__ float score(float s) const {
       return Program::score(args, of_head, of_query, of_key, s, batch, head, query, key, distance);
     }
@@ -82,7 +81,6 @@ struct Traced {
   static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
     return {list(args, list_number(args, tile, head))};
   }
-
   template <class Args>
   static __device__ int ahead(const Args& args, const Sequence& sequence) {
     return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
@@ -124,18 +122,21 @@ struct Traced {
     __device__ const Own& own() const { return static_cast<const Own&>(*this); }
   };
 
-  // The two rows of a lane, which are queries. It keeps what the function knows of them whatever the key.
-  class OfQueries : public Elements<OfQueries> {
+  // What the function knows of the two rows of a lane, which are queries: of two heads if `Rows` has several.
+  template <class Rows>
+  class OfQueries : public Elements<OfQueries<Rows>> {
     friend class Elements<OfQueries>;
+    static constexpr int kHeads = Rows::kGroup > 1 ? 2 : 1;
 
    public:
     template <class Args>
     __device__ void begin(const Args& args, const Place& at) {
-      of_head_ = Program::of_head(of(args).program, at.batch, at.head);
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        of_query_[h] =
-            Program::of_query(of(args).program, of_head_, at.batch, at.head, query(at, h));
+      for (int h = 0; h < 2; ++h) {
+        if (h < kHeads) of_head_[h] = Program::of_head(of(args).program, at.batch, head(at, h));
+        of_query_[h] = Program::of_query(of(args).program, of_head_[h % kHeads], at.batch,
+                                         head(at, h), query(at, h));
+      }
     }
 
     // A function that tilts scores leaves out what it adds for the distance from `at` to the row: that is the
@@ -143,14 +144,13 @@ struct Traced {
     template <class Scores, class Args>
     __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
       if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
-      const float tilt = Program::tilt(of(args).program, of_head_);
-      const int distance = at.key + 2 * (lane_id() % 4) - at.query - at.ahead;
-      const float first = tilt * static_cast<float>(distance);
+      const int distance = at.key + 2 * (lane_id() % 4) - start(at);
 #pragma unroll
       for (int n = 0; n < 4 * Scores::kColFragments; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2;
+        const float tilt = Program::tilt(of(args).program, of_head_[h % kHeads]);
         float& x = s.v[0][j][2 * h + e];
-        x = fmaf(x, scale, fmaf(tilt, static_cast<float>(8 * j + e), first));
+        x = fmaf(x, scale, fmaf(tilt, static_cast<float>(8 * j + e), tilt * distance));
       }
     }
     // Adds what change() left out to the largest scores of the rows.
@@ -159,30 +159,33 @@ struct Traced {
       if constexpr (kTilts)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          ends.row[h].max += Program::tilt(of(args).program, of_head_) *
-                             static_cast<float>(at.query + at.ahead - query(at, h));
+          ends.row[h].max += Program::tilt(of(args).program, of_head_[h % kHeads]) *
+                             static_cast<float>(start(at) - query(at, h));
     }
 
    private:
+    static __device__ int row(const Place& at, int h) { return at.query + lane_id() / 4 + 8 * h; }
+    static __device__ int start(const Place& at) { return Rows::position(at.query) + at.ahead; }
     static __device__ int query(const Place& at, int h) {
-      return at.query + lane_id() / 4 + 8 * h + at.ahead;
+      return Rows::position(row(at, h)) + at.ahead;
     }
+    static __device__ int head(const Place& at, int h) { return Rows::head(at.head, row(at, h)); }
 
     template <int Columns, class Visit>
     __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
       const int lane_key = at.key + 2 * (lane_id() % 4);
-      const float distance = static_cast<float>(lane_key - query(at, 0));
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
         const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
-        const auto of_key = Program::of_key(args, of_head_, at.batch, at.head, key);
+        const auto of_key = Program::of_key(args, of_head_[h % kHeads], at.batch, head(at, h), key);
         visit(j, 2 * h + e,
-              At{args, of_head_, of_query_[h], of_key, at.batch, at.head, query(at, h), key,
-                 distance + static_cast<float>(8 * j + e - 8 * h)});
+              At{args, of_head_[h % kHeads], of_query_[h], of_key, at.batch, head(at, h),
+                 query(at, h), key,
+                 static_cast<float>(lane_key - query(at, h)) + static_cast<float>(8 * j + e)});
       }
     }
 
-    typename Program::OfHead of_head_;
+    typename Program::OfHead of_head_[kHeads];
     typename Program::OfQuery of_query_[2];
   };
 
@@ -196,7 +199,6 @@ struct Traced {
     __device__ void begin(const Args& args, int batch, int head) {
       of_head_ = Program::of_head(of(args).program, batch, head);
     }
-
     // The derivatives of changed scores by the scaled ones.
     template <class Scores, class Args>
     __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,

@@ -119,7 +119,7 @@ class WarpFunction {
 
   template <attn::RowsOf Of, class F>
   struct Choose {
-    using Type = typename F::OfQueries;
+    using Type = typename F::template OfQueries<attn::rows::OneHead>;
   };
   template <class F>
   struct Choose<attn::RowsOf::kKeys, F> {

@@ -44,7 +44,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
         k_operand_(smem.k(0).row_operand()),
         v_operand_(smem.v(0).column_operand()) {}
 
-  __device__ void run() {
+  __device__ __forceinline__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
     while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, tile_parity_)) {
       begin();
@@ -225,7 +225,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Dropout dropout_;
-  typename Function::OfQueries function_;
+  typename Function::template OfQueries<Rows> function_;
   typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;

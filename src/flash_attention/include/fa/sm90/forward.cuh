@@ -54,7 +54,8 @@ __device__ constexpr bool check_host_numbers() {
 }
 
 template <class Config, class Maps>
-__device__ void forward(const Maps& maps, const ForwardKernelArgs& args, const void* smem) {
+__device__ __forceinline__ void forward(const Maps& maps, const ForwardKernelArgs& args,
+                                        const void* smem) {
   check_smem_start(smem);
   Config::Roles::template run<Config>(maps, args, kSmemStart);
 }

@@ -36,8 +36,16 @@ struct PageNumbers {
   }
 };
 
+// The list of a tile, if tiles have lists.
+template <class Config, bool Listed = Config::Function::kListed>
+struct TileList {};
+template <class Config>
+struct TileList<Config, true> {
+  decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{})) keys;
+};
+
 template <class Config, class Memory, class Pages>
-class PageProducer : public LeadingProducer<Config, Memory> {
+class PageProducer : public LeadingProducer<Config, Memory>, TileList<Config> {
   using Base = LeadingProducer<Config, Memory>;
   using KVTile = typename Memory::KVTile;
   static constexpr int kWarps = Pages::template kWarps<Config>;
@@ -62,11 +70,15 @@ class PageProducer : public LeadingProducer<Config, Memory> {
   __device__ void load(Tile tile, Work meanwhile) {
     const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
     table_ = args_.block_table + tile.batch * args_.block_table_stride;
+    if constexpr (Config::Function::kListed) this->keys = key_range<Config>(tile, sequence_, args_);
     const int head = kv_head<Config>(tile, args_);
     k_head_ = Pages::template head_at<KVTile>(head, args_.k_stride.head);
     v_head_ = Pages::template head_at<KVTile>(head, args_.v_stride.head);
-    ahead_.read(end - 1, sharer(), table_, sequence_.k_len);
-    int block = end - 1;
+    if constexpr (Config::Function::kListed)
+      read_listed(end - 1);
+    else
+      ahead_.read(end - 1, sharer(), table_, sequence_.k_len);
+    int block = end - 1;  // or its place in a list
     // V is needed later than K, so one of its warps waits for Q's buffer.
     if (kWarps > 1 && warp_id() == 1) this->load_q(tile, leads());
     if (block >= first) load_k(block);
@@ -89,7 +101,10 @@ class PageProducer : public LeadingProducer<Config, Memory> {
 
   __device__ void load_k(int block) {
     numbers_ = ahead_;
-    ahead_.read(block - 1, sharer(), table_, sequence_.k_len);
+    if constexpr (Config::Function::kListed)
+      read_listed(block - 1);
+    else
+      ahead_.read(block - 1, sharer(), table_, sequence_.k_len);
     if (kWarps == 1 || warp_id() % 2 == 0) load_keys(smem_.k_pipeline(), maps_.k, k_head_, block);
   }
 
@@ -98,9 +113,14 @@ class PageProducer : public LeadingProducer<Config, Memory> {
     ring_.advance();
   }
 
+  __device__ void read_listed(int place) {
+    if (place >= 0) ahead_.read(this->keys.key_block(place), sharer(), table_, sequence_.k_len);
+  }
+
   // The warp's boxes of a block.
   __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, int head,
                             int block) {
+    if constexpr (Config::Function::kListed) block = this->keys.key_block(block);
     to.acquire(ring_);  // all have released the stage
     const KVTile buffer = to.tile(ring_.stage);
     const ptx::Mbarrier full = to.full(ring_.stage);

@@ -192,7 +192,8 @@ class KeyWalk {
   template <int Keys>
   __device__ bool first_block_within() const {
     if constexpr (Function::kListed)
-      return uniform(block_ >= first_block_ && range_.ends().narrow);
+      return uniform(block_ >= first_block_ && block_ + 1 == range_.end_block() &&
+                     range_.ends().narrow);
     else
       return uniform(block_ >= first_block_ && range_.end_last - key() <= Keys);
   }

@@ -50,8 +50,8 @@ inline constexpr int kGivenRegisters =
 
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
 template <class Config, class Memory, class Help>
-__device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args, Memory smem,
-                           Help help) {
+__device__ __forceinline__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args,
+                                           Memory smem, Help help) {
   static_assert(check_specialised_slots<Config>());
   static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
   static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
@@ -81,7 +81,8 @@ namespace fa::sm90::roles {
 
 struct Specialised {
   template <class Config>
-  static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
+  static __device__ __forceinline__ void run(const TensorMaps& maps, const ForwardKernelArgs& args,
+                                             u32 base) {
     specialise<Config>(maps, args, SharedMemory<Config>(base), [](const SharedMemory<Config>&) {});
   }
 

@@ -109,7 +109,6 @@ struct OnDevice {
     }
 
     __device__ auto range_of(int q_block, const attn::Sequence& sequence) const {
-      static_assert(!Config::Function::kListed);
       return key_range<Config>({q_block, 0, batch_, 0}, sequence, args_);
     }
 
@@ -119,6 +118,12 @@ struct OnDevice {
       batch_ = batch;
       const attn::Sequence sequence = Config::Lengths::sequence(args_, batch);
       q_blocks_ = (max(sequence.q_len, 0) + kQueries - 1) / kQueries;
+      if constexpr (Config::Function::kListed) {
+        blocks_ = 1;
+        for (int n = 0; n < q_blocks_; ++n)
+          blocks_ = max(blocks_, range_of(n, sequence).end_block());
+        return;
+      }
       const auto last = range_of(q_blocks_ - 1, sequence);
       const int keys = typename Config::Mask(args_).most_keys(kQueries, sequence);
       blocks_ = q_blocks_ == 1 ? last.end_block() - last.first_block()
