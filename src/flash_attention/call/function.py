@@ -78,13 +78,6 @@ class Function:
         numbers = zip(self.traced.numbers, self.program.numbers, strict=True)
         return [number for number, own in numbers if own == type_]
 
-    @classmethod
-    def of(cls, traced: Traced) -> Function:
-        """Return the function of a program."""
-        made = cls.__new__(cls)
-        made.traced = traced
-        return made
-
     @property
     def program(self) -> Program:
         """What the functions compute, without tensors and numbers."""

@@ -63,7 +63,6 @@ struct Traced {
     return static_cast<const WithFunction<Args, Program>&>(args);
   }
 
-  // The list of a tile: see block_list.cuh.
   template <class Args>
   static __device__ int list_number(const Args& args, int tile, int head) {
     return attn::list_number(of(args), tile, head);
@@ -139,8 +138,7 @@ struct Traced {
       }
     }
 
-    // A function that tilts scores leaves out what it adds for the distance from `at` to the row: that is the
-    // same for all keys, so that the softmax does not need it.
+    // Tilted scores lack what depends on the row alone, which the softmax does not need; see complete().
     template <class Scores, class Args>
     __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
       if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
