@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention import ops
 from flash_attention.autograd import (
+    check_trained,
     compute_recorded,
     compute_traced,
     run_recorded,
@@ -188,6 +189,7 @@ def _check_before_drawing(call: Call, config: GivenConfig | None, validate: bool
         return check_options(call)
     if _records() and call.needs_grad():
         check_differentiable(call)
+        check_trained(call)
         call = call.with_lse()
     with naming_padding(call):
         check_computable(padded(call) if needs_padding(q, v) else call, config, validate)
@@ -198,7 +200,8 @@ def _attention_slow_path(
 ) -> Outputs:
     """Run a call that no plan is known of, or that torch traces, transforms or records."""
     function = call.function
-    if function is not None and torch.compiler.is_dynamo_compiling() and function.needs_grad():
+    compiling = torch.compiler.is_dynamo_compiling()
+    if function is not None and compiling and _records() and function.needs_grad():
         found: Outputs = uncompiled(_attention_slow_path, call, config, validate, backward)
         return found
     if call.window is not None:

@@ -23,12 +23,14 @@ from flash_attention.call.function import refuse_trained
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import precision_of_lse
 from flash_attention.call.schema import DIFFERENTIABLE
+from flash_attention.call.strict import strict_arch
 from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
-from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.gradients import check_differentiable, gathering_arches
 from flash_attention.families.readable import backward_call_of
 from flash_attention.launch.compute import compute, compute_gradients
+from flash_attention.launch.device import device_arch
 from flash_attention.launch.partners import run_partner
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs
@@ -99,8 +101,25 @@ def compute_recorded(
 
 def _trained(call: Call) -> list[Tensor]:
     """Return the captured tensors whose gradients autograd expects."""
+    check_trained(call)
     function = call.function
     return [] if function is None else [function.tensors[slot] for slot in function.trained()]
+
+
+def check_trained(call: Call) -> None:
+    """Raise UnsupportedError if a captured tensor requires grad, and no kernel of the GPU computes
+    its gradient."""
+    function = call.function
+    if function is None or not (slots := function.trained()):
+        return
+    arch = device_arch(call.q.device.index) if call.q.is_cuda else strict_arch()
+    if arch is None or arch.name in gathering_arches():
+        return
+    raise UnsupportedError(
+        f"captured tensor {slots[0]} of the score or mask function requires grad, and {arch.name}"
+        f" has no kernels for its gradient, which {', '.join(gathering_arches())} and the CPU"
+        " compute; capture tensor.detach(), or call under torch.no_grad()"
+    )
 
 
 class _Recorded(Function):
@@ -294,6 +313,8 @@ def _gradients(
     if do is None:
         do = torch.zeros_like(out)
     if ops.is_traced(q, k, v) or is_transformed():
+        if slots:
+            refuse_trained(call.function)
         traced = BackwardCall(do, call, lse, dlse, wanted, deterministic)
         return ops.traced_gradients(traced, config)
     deterministic = deterministic or _is_deterministic()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from flash_attention import Function, UnsupportedError, attention, masks, scores
 from flash_attention.call.backward_call import BackwardCall
@@ -323,6 +324,34 @@ def test_second_derivatives_are_refused() -> None:
     )
     with pytest.raises(UnsupportedError, match="only attention itself is differentiable"):
         gradient.sum().backward()
+
+
+def test_a_backward_pass_in_a_mode_that_does_not_see_them_is_refused() -> None:
+    call = Call(CASES["slopes"], "cpu")
+    out = call.attend()
+    with (
+        FlopCounterMode(display=False),
+        pytest.raises(UnsupportedError, match=r"captured tensor 0 .* requires grad, and a transf"),
+    ):
+        out.backward(call.do)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_gpus_without_kernels_for_them_refuse_the_forward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = Call(CASES["slopes"], "cpu")
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
+    message = "captured tensor 0 .* requires grad, and sm_80 has no kernels .* which sm_90 and"
+    state = torch.get_rng_state()
+    for dropout_p in (0.0, 0.5):
+        with pytest.raises(UnsupportedError, match=message):
+            call.attend(dropout_p=dropout_p)
+    assert torch.equal(torch.get_rng_state(), state)
+    with torch.no_grad():
+        call.attend()
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_90")
+    torch.autograd.grad(call.attend(), call.captured, call.do)
 
 
 @pytest.mark.usefixtures("no_compile")

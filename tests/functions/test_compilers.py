@@ -154,6 +154,24 @@ def test_what_the_compiler_does_not_show_ends_a_graph() -> None:
         whole(*tensors())
 
 
+def test_a_captured_tensor_that_requires_grad_ends_a_graph_if_gradients_are_recorded() -> None:
+    slopes = SLOPES.clone().requires_grad_()
+
+    def caller(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return attention(q, k, v, score=lambda s, b, h, i, j: s - slopes[h] * (i - j).abs())
+
+    given = tensors()
+    whole = torch.compile(caller, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(whole(*given), caller(*given))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"that requires grad: capture tensor"):
+        whole(*given)
+    found, wanted = torch.compile(caller, backend="eager")(*given), caller(*given)
+    weights = torch.linspace(-1, 1, wanted.numel()).view(wanted.shape)
+    gradients = (torch.autograd.grad(out, slopes, weights) for out in (found, wanted))
+    torch.testing.assert_close(*gradients)
+
+
 @HOPPER
 @pytest.mark.parametrize("name", CALLERS)
 def test_kernels_in_graphs_of_inductor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

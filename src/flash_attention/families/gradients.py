@@ -21,6 +21,11 @@ def widest_gradient() -> int:
 widest_gradient._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def gathering_arches() -> list[str]:
+    """Return the architectures with kernels for gradients of captured tensors."""
+    return [family.name for family in families_of(Pass.BACKWARD) if family.gathers]
+
+
 def check_differentiable(call: Call) -> None:
     """Raise UnsupportedError for a call whose gradients cannot be computed."""
     check_recordable(call)

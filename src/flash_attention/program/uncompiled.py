@@ -17,10 +17,11 @@ def uncompiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     here. With fullgraph=True torch raises an error that has the message below."""
     if torch.compiler.is_dynamo_compiling():
         torch._dynamo.graph_break(
-            msg="a score or mask function captures a tensor that requires grad, or calls what"
-            " torch.compile does not follow, such as Python's abs in place of torch.abs: change"
-            " that, make a flash_attention.Function of it outside of the compiled function, or"
-            " compile without fullgraph=True"
+            msg="a score or mask function captures a tensor that requires grad: capture"
+            " tensor.detach(), or call under torch.no_grad(). Or it calls what torch.compile does"
+            " not follow, such as Python's abs in place of torch.abs: change that, or make a"
+            " flash_attention.Function of it outside of the compiled function. Or compile without"
+            " fullgraph=True"
         )
     if "torch._dynamo" not in sys.modules:  # and nothing is compiled; importing it takes seconds
         return function(*args, **kwargs)
