@@ -40,14 +40,9 @@ def test_constants() -> None:
     def capped(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return 5.0 * torch.tanh(s / 5.0)
 
-    def scaled(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        return s * SLOPES[h]
-
     assert constants(alibi) == {"kHasScore", "kSlopeIsOne", "kTilts"}
-    assert constants(capped) == {"kHasScore", "kSlopeUsesScore"}
-    assert constants(scaled) == {"kHasScore"}
+    assert constants(capped) == {"kHasScore"}
     assert constants(None, lambda b, h, q, k: q >= k) == {"kHasMask", "kSlopeIsOne"}
-    assert {"kMaskUsesHead", "kMaskUsesBatch"} <= constants(None, lambda b, h, q, k: q - k < h + b)
 
 
 def body(text: str, name: str) -> str:

@@ -20,9 +20,7 @@ from flash_attention.program.expressions import (
 )
 from flash_attention.program.layout import DIGITS, ELEMENTS, struct_text
 from flash_attention.program.nodes import (
-    BATCH,
     FLOAT,
-    HEAD,
     INT,
     KEY,
     QUERY,
@@ -250,14 +248,10 @@ class _Printer:
 
     def _constants(self) -> list[str]:
         slope = self.nodes[self.derivative.slope]
-        depends = self.program.mask_depends
         values = {
             "kHasMask": self.program.mask is not None,
             "kHasScore": self.program.score is not None,
-            "kMaskUsesHead": bool(depends & HEAD),
-            "kMaskUsesBatch": bool(depends & BATCH),
             "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
-            "kSlopeUsesScore": bool(self.program.depends[self.derivative.slope] & SCORE),
             "kGathers": bool(self.program.gathered),
             "kTilts": tilt_of(self.program) is not None,
         }
