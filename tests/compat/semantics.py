@@ -102,15 +102,15 @@ EVERY_FUNCTION = (
     Row(
         "alibi_slopes",
         "(nheads,) or (batch, nheads), fp32: a bias by distance",
-        f"{EQUAL}, for packed sequences and caches too; slopes have no gradient, as in its code. On"
-        " a GPU, pages need Hopper. Its causal kernels add slope j in place of the bias, so that"
-        " its softmax_lse differs by one number in each row",
+        f"{EQUAL}, for packed sequences and caches too; slopes have no gradient, as in its code."
+        " Its causal kernels add slope j in place of the bias, so that its softmax_lse differs by"
+        " one number in each row",
         (
             "test_biases_of_dense_tensors_and_their_gradients",
             "test_biases_of_packed_sequences",
             "test_biases_of_keys_and_values_in_one_tensor",
             "test_biases_with_a_cache",
-            "test_biases_of_pages_are_not_for_older_gpus",
+            "test_biases_of_pages_are_for_all_gpus",
             "test_slopes_are_a_number_of_each_head",
         ),
     ),

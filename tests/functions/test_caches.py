@@ -14,7 +14,7 @@ from flash_attention.families.sm90.forward.features import Sm90Features, SplitKi
 from flash_attention.launch import device as devices
 from flash_attention.launch.plan import Plan
 from tests.devices import HOPPER_DEVICES, on_devices, ran
-from tests.functions.cases import FORWARD
+from tests.functions.cases import FORWARD, kernels
 from tests.serving_steps import Step, assert_right, random_step
 
 pytestmark = pytest.mark.slow
@@ -105,6 +105,20 @@ def test_steps_are_right(make: str, name: str, device: str) -> None:
 def test_tiles_of_one_head_are_right(make: str, device: str) -> None:
     call = PREFILL.call(device)._replace(function=MAKES[make](device))
     check(call, SplitKind.WHOLE, FORWARD.format(64))
+
+
+OLDER = {
+    "of_everything": Step((40, 0, 30), (150, 0, 70), sinks=True),
+    "of_heads": Step((1, 1), (150, 1), page=32),
+    "of_scores": Step((4, 2, 9), (200, 99, 5), heads=6, sinks=True),
+}
+
+
+@pytest.mark.parametrize(("make", "device"), on_devices(OLDER, mark=pytest.mark.gpu))
+def test_pages_of_older_kernels_are_right(make: str, device: str) -> None:
+    call = OLDER[make].call(device)._replace(function=MAKES[make](device))
+    out, lse = ran(Plan(call, kernels("sm_80")[0]), call)
+    assert_right(call, out, lse)
 
 
 @pytest.mark.parametrize("device", HOPPER_DEVICES)

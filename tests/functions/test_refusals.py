@@ -122,14 +122,6 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
         attention(q, k, v, function=CAUSAL, **dict.fromkeys(DESCALES, torch.ones(1)))
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
         attention(*tensors(320), function=CAUSAL)
-    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
-    (q, _, _), (pages, _, _) = tensors(), tensors(seq=64)
-    paged = {"block_table": torch.zeros(1, 1, dtype=torch.int32), "function": CAUSAL}
-    used = torch.tensor([50], dtype=torch.int32)
-    with pytest.raises(
-        UnsupportedError, match="FlashForwardKernelConfig kernels have no functions with block_tab"
-    ):
-        forward("rung:15", q, pages, pages, seqused_k=used, **paged)
     wide = tensors(512, torch.bfloat16)
     with pytest.raises(UnsupportedError, match="HopperWideKernelConfig kernels have no functions"):
         forward("hopper_wide(BF16, 512, 512): lazy_8", *wide, function=CAUSAL)

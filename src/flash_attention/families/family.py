@@ -44,7 +44,6 @@ class Family(ABC, Generic[Config]):
     drops: ClassVar[bool] = False  # kernels have dropout
     has_functions: ClassVar[bool] = False  # kernels have users' score and mask functions
     gathers: ClassVar[bool] = False  # backward kernels have gradients of what functions read
-    functions_over_pages: ClassVar[bool] = False  # also with a paged KV cache
     keeps_max: ClassVar[bool] = False  # kernels return the largest score of every head
     alignment: ClassVar[int] = ALIGNMENT  # bytes that tensors and their rows start on
     strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
@@ -179,7 +178,7 @@ class Family(ABC, Generic[Config]):
         return self._lacks(
             *("functions", problem, given, instead),
             has=self.has_functions,
-            has_paged=self.functions_over_pages,
+            has_paged=True,
         )
 
     # choosing

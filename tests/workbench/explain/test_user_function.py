@@ -82,14 +82,6 @@ def test_a_mask_of_heads_is_that_of_the_first_and_its_work_is_a_bound() -> None:
     assert explained().function is None
 
 
-def test_kernels_without_functions_say_so() -> None:
-    q = torch.zeros(1, 64, 2, 64, dtype=torch.bfloat16)
-    used, table = torch.tensor([64], dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
-    paged: dict[str, Any] = {"seqused_k": used, "block_table": table}
-    report = str(explain(q, q, q, mask=masks.causal(), arch="sm_90", **paged))
-    assert "FlashForwardKernelConfig: a score or mask function is given" in report
-
-
 def test_tiles_of_decoding_have_the_queries_of_grouped_heads() -> None:
     """Eight heads share a tile of 64 rows: 8 queries, at the last of 1024 keys. If the mask differs
     between them, it leaves no block out."""

@@ -73,7 +73,6 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     config_type = HopperForwardKernelConfig
     drops = True
     has_functions = True
-    functions_over_pages = True
     keeps_max = True
     inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
