@@ -299,3 +299,18 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     for text in ("", "\0", ".version 8.0\n.entry k() { ret", ".entry k() { {{ ret; }"):
         (tmp_path / "k.ptx").write_text(text)
         assert refuse(str(tmp_path / "k.ptx"), *launch).startswith("error: ")
+
+
+CHAIN = """
+__device__ float innermost(const float* p) { return *p; }
+__device__ float between(const float* p) { return 2 * innermost(p); }
+__global__ void k(float* x) { x[threadIdx.x] = between(x + threadIdx.x); }
+"""
+
+
+def test_the_table_of_hot_places_names_both_ends_of_calls(tmp_path: Path) -> None:
+    source = tmp_path / "chain.cu"
+    source.write_text(CHAIN)
+    printed = invoke(str(source), *"--grid 1 --block 32 --arg f32:x:32@random".split(), exit_code=0)
+    assert f"{source}:2, from {source}:4 " in printed
+    assert f"{source}:3" not in printed
