@@ -186,7 +186,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     assert "is no int32" in refuse(source, *launch, "--arg", "i32=x")
     there = str(tmp_path / "none" / "x.json")
     assert "in no folder there is" in refuse(source, *launch, "--json", there)
-    assert "0 kernels are called 'other'; the text has _Z9block_sumPfPKf" in refuse(
+    assert "0 kernels are called 'other'; the text has block_sum" in refuse(
         source, *launch, "--entry", "other"
     )
     assert "pass FILE.py:FUNCTION" in refuse(source, *launch, "--compare", "x")
@@ -299,3 +299,31 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     for text in ("", "\0", ".version 8.0\n.entry k() { ret", ".entry k() { {{ ret; }"):
         (tmp_path / "k.ptx").write_text(text)
         assert refuse(str(tmp_path / "k.ptx"), *launch).startswith("error: ")
+
+
+CHAIN = """
+__device__ float innermost(const float* p) { return *p; }
+__device__ float between(const float* p) { return 2 * innermost(p); }
+__global__ void k(float* x) { x[threadIdx.x] = between(x + threadIdx.x); }
+"""
+
+
+def test_the_table_of_hot_places_names_both_ends_of_calls(tmp_path: Path) -> None:
+    source = tmp_path / "chain.cu"
+    source.write_text(CHAIN)
+    printed = invoke(
+        str(source), *["--grid", "1", "--block", "32", "--arg", "f32:x:32@random"], exit_code=0
+    )
+    assert f"{source}:2, from {source}:4 " in printed
+    assert f"{source}:3" not in printed
+
+
+def test_an_address_outside_of_an_array_is_told_by_that_array(tmp_path: Path) -> None:
+    source = tmp_path / "ends.cu"
+    source.write_text(
+        "__global__ void k(float* x, const float* y) {\n  x[0] = y[8];\n  x[1] = y[-2];\n}"
+    )
+    arguments = ["--grid", "1", "--block", "1", "--arg", "f32:x:8", "--arg", "f32:y:8@ones"]
+    printed = invoke(str(source), *arguments, exit_code=1)
+    assert "that address is y + 32 bytes, past its end" in printed
+    assert "that address is 8 bytes before y" in printed

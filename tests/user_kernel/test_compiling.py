@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptx_emulator import UserKernel
+from ptx_emulator import Struct, UserKernel
 from ptx_emulator.errors import CompileError, UnsupportedError
 from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
+from ptx_emulator.user_kernel.nvcc import find_nvcc
 
 USES = """
 #include <cuda_runtime.h>
@@ -75,3 +76,38 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         kernel.run(out, 0, grid=1, block=1, variables={"table": np.zeros(1, np.float32)})
     kernel.run(out, 3, grid=1, block=1)
     assert out[3] == 3
+
+
+KERNELS = """
+struct Params { float* out; float scale; };
+namespace ours { struct Size { int n; }; }
+__global__ void by_struct(Params p) { p.out[threadIdx.x] *= p.scale; }
+static __global__ void hidden(ours::Size size, float* out) { out[threadIdx.x] = size.n; }
+namespace ours { __global__ void inner(Size size, float* out) { out[threadIdx.x] = -size.n; } }
+"""
+
+
+def test_kernels_of_structures_are_found_by_their_names() -> None:
+    out = np.arange(4, dtype=np.float32)
+    UserKernel.of_source(KERNELS, "by_struct").run(Struct(out, 0.5), grid=1, block=4)
+    np.testing.assert_array_equal(out, np.arange(4) / 2)
+    for name, sign in (("hidden", 1), ("inner", -1)):
+        kernel = UserKernel.of_source(KERNELS, name)
+        assert kernel.name == name
+        kernel.run(Struct(np.int32(7)), out, grid=1, block=4)
+        np.testing.assert_array_equal(out, np.full(4, sign * 7))
+
+
+def test_a_name_that_no_kernel_has_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UnsupportedError, match="the text has by_struct, hidden, inner"):
+        UserKernel.of_source(KERNELS, "other")
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="needs nvcc")
+def test_headers_of_the_library_are_those_of_nvcc() -> None:
+    text = (
+        "#include <limits>\n__global__ void k(int* out) { *out = std::numeric_limits<int>::max(); }"
+    )
+    out = np.zeros(1, np.int32)
+    UserKernel.of_source(text, "k").run(out, grid=1, block=1)
+    assert out[0] == np.iinfo(np.int32).max

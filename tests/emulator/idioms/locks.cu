@@ -203,3 +203,38 @@ extern "C" __global__ void lock_in_a_variable_of_the_module(int* out) {
     atomicExch(&held, 0);
   }
 }
+
+// run: <<<2, 64>>>(sum=np.zeros(1), most=floats(1), values=ramp(128))
+// gives: sum[0] == 8128 and most[0] == 127
+extern "C" __global__ void any_operation_by_compare_and_swap(double* sum, float* most,
+                                                             const float* values) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  unsigned long long *bits = (unsigned long long*)sum, old = *bits, assumed;
+  do {
+    assumed = old;
+    double more = __longlong_as_double(assumed) + values[i];
+    old = atomicCAS(bits, assumed, __double_as_longlong(more));
+  } while (assumed != old);
+  float there = *most, seen;
+  do {
+    seen = there;
+    there = __int_as_float(
+        atomicCAS((int*)most, __float_as_int(seen), __float_as_int(fmaxf(seen, values[i]))));
+  } while (seen != there);
+}
+
+// run: <<<1, 64>>>(out=floats(1), values=ramp(64))
+// gives: out[0] == 2016
+extern "C" __global__ void compare_and_swap_in_shared_memory(float* out, const float* values) {
+  __shared__ float sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  int old = __float_as_int(sum), assumed;
+  do {
+    assumed = old;
+    old = atomicCAS((int*)&sum, assumed,
+                    __float_as_int(__int_as_float(assumed) + values[threadIdx.x]));
+  } while (assumed != old);
+  __syncthreads();
+  if (threadIdx.x == 0) out[0] = sum;
+}

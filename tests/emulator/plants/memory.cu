@@ -120,3 +120,14 @@ extern "C" __global__ void printf_of_an_integer_as_a_float(int n) {
 extern "C" __global__ void printf_with_an_argument_too_few(int n) {
   if (threadIdx.x == 0) printf("%d of %d\n", n);  // <- printf-format
 }
+
+// run: <<<2, 64>>>(sum=ints(1), out=ints(128))
+extern "C" __global__ void sum_read_while_others_swap(int* sum, int* out) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int old = *sum, assumed;
+  do {
+    assumed = old;
+    old = atomicCAS(sum, assumed, assumed + i);
+  } while (assumed != old);
+  out[i] = *sum;  // <- cta-write-conflict
+}

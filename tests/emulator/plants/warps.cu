@@ -116,3 +116,10 @@ extern "C" __global__ void syncwarp_in_one_branch_alone(float* out) {
     out[t] = 1;
   }
 }
+
+// run: <<<1, 64>>>(out=ints(64), n=32)
+extern "C" __global__ void shuffle_of_what_no_lane_has_written(int* out, int n) {
+  int base;
+  if (threadIdx.x < n) base = out[0];
+  out[threadIdx.x] = __shfl_sync(ALL, base, 0);  // <- uninitialised-register
+}

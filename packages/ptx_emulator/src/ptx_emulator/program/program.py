@@ -17,6 +17,7 @@ from ptx_emulator.machine import clusters
 from ptx_emulator.machine.arithmetic import integers, narrow, numerics, rounding
 from ptx_emulator.program.blocks import build_blocks, written_by
 from ptx_emulator.program.flags import flag_reads
+from ptx_emulator.program.guesses import guesses, with_volatile
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.inflight import registers_in_flight
 from ptx_emulator.program.layout import Layout
@@ -53,7 +54,8 @@ class Program:
     def __init__(
         self, kernel: Kernel, hooks: Hooks | None = None, lanes_wait: bool = False
     ) -> None:
-        self.kernel = kernel
+        self._guesses = guesses(kernel.instructions)
+        self.kernel = kernel = with_volatile(kernel, self._guesses)
         self.blocks = build_blocks(kernel, lanes_wait)
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
@@ -151,8 +153,8 @@ class Program:
 
     @cached_property
     def flag_reads(self) -> list[int]:
-        """The strong loads that decide where threads go next."""
-        return flag_reads(self.blocks)
+        """The strong loads that decide where threads go next, and guesses at what is there."""
+        return flag_reads(self.blocks) + self._guesses
 
     @cached_property
     def strong_stores(self) -> list[int]:

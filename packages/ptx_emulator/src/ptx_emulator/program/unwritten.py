@@ -4,7 +4,7 @@
 On some paths through the text of a kernel a register is read that nothing has written. Most of
 these paths no thread ever takes, so the run decides: it keeps whether each lane has written these
 registers. A mov is no read: what it copies is as unwritten as before. Nor is the accumulator of a
-wgmma read, which may begin with a product alone.
+wgmma read, which may begin with a product alone. A shuffle takes what one lane has written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ class Doubts:
     """
 
     reads: list[tuple[int, str]] = field(default_factory=list)  # instruction, register
+    shuffles: list[tuple[int, str]] = field(default_factory=list)
     writes: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def registers(self) -> set[str]:
+        """Those that are read in doubt."""
+        return {register for _, register in (*self.reads, *self.shuffles)}
 
 
 def doubtful_registers(blocks: Sequence[Block]) -> dict[int, Doubts]:
@@ -39,7 +45,7 @@ def doubtful_registers(blocks: Sequence[Block]) -> dict[int, Doubts]:
         for block, unwritten in zip(blocks, maybe, strict=True)
         if unwritten is not None
     }
-    watched = {register for doubt in doubts.values() for _, register in doubt.reads}
+    watched = {register for doubt in doubts.values() for register in doubt.registers}
     before = -1
     while len(watched) > before:
         before = len(watched)
@@ -47,7 +53,7 @@ def doubtful_registers(blocks: Sequence[Block]) -> dict[int, Doubts]:
             watched |= {s for r, s in doubt.writes.items() if r in watched and s is not None}
     for doubt in doubts.values():
         doubt.writes = {r: s for r, s in doubt.writes.items() if r in watched}
-    return {index: doubt for index, doubt in doubts.items() if doubt.reads or doubt.writes}
+    return {index: doubt for index, doubt in doubts.items() if doubt.registers or doubt.writes}
 
 
 def _unwritten_after(block: Block, unwritten: frozenset[str]) -> frozenset[str]:
@@ -70,7 +76,8 @@ def _doubts(block: Block, unwritten: frozenset[str]) -> Doubts:
             for register in _reads(instruction):
                 original = doubts.writes.get(register, register)
                 if original in unwritten:
-                    doubts.reads.append((index, original))
+                    shuffled = _shuffled(instruction) == register
+                    (doubts.shuffles if shuffled else doubts.reads).append((index, original))
         doubts.writes.update(dict.fromkeys(written_by(instruction)))
     return doubts
 
@@ -78,3 +85,11 @@ def _doubts(block: Block, unwritten: frozenset[str]) -> Doubts:
 def _reads(instruction: Instruction) -> set[str]:
     written = 1 if written_by(instruction) else 0
     return {name for operand in instruction.operands[written:] for name in registers_of(operand)}
+
+
+def _shuffled(instruction: Instruction) -> str | None:
+    """The register that a shuffle takes from another lane, and uses for nothing else."""
+    match instruction.operands:
+        case (_, Reg(name) as value, *rest) if instruction.parts[0] == "shfl" and value not in rest:
+            return name
+    return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptx_emulator.machine.launch.counters import Counters
-from ptx_emulator.report.findings import from_here
+from ptx_emulator.report.findings import FROM_HERE
 
 PLACES_SHOWN = 8
 SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}
@@ -24,8 +24,13 @@ class Hottest:
     rows: tuple[tuple[str, ...], ...]
 
 
+def ends_of_calls(source: str) -> str:
+    """Where an access is, and the line of the kernel that it was inlined into."""
+    return ", called from ".join(FROM_HERE.places(source))
+
+
 def hottest_places(
-    counters: Counters, shorten: Callable[[str], str] = from_here
+    counters: Counters, shorten: Callable[[str], str] = ends_of_calls
 ) -> Iterator[Hottest]:
     """The hottest places in shared and in global memory."""
     counts = counters.to_dict()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From CUDA text to PTX, with the headers that the caller names.
 
-NVRTC compiles device code. A text with host code is compiled by nvcc where a toolkit is installed,
-and by NVRTC without that code where none is.
+NVRTC compiles device code. A text with host code, or with headers that NVRTC does not find, is
+compiled by nvcc where a toolkit is installed. Where none is, NVRTC compiles it without host code.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ptx_emulator.user_kernel.nvrtc import (
 )
 
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH")  # variables that name one
+NO_HEADER = "cannot open source file"  # as NVRTC says it
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ def compile_cuda(unit: Unit) -> Compiled:
     except RefusedSourceError as refusal:
         log = refusal.log
     on_device = without_host_code(unit.source)
-    if on_device != unit.source:
-        nvcc = find_nvcc()
-        if nvcc is not None:
-            try:
-                return ptx_of_nvcc(nvcc, unit.source, unit.name, _options(unit, ()), unit.entry)
-            except RefusedSourceError as refusal:
-                log = refusal.log
+    has_host_code = on_device != unit.source
+    nvcc = find_nvcc() if has_host_code or NO_HEADER in log else None
+    if nvcc is not None:
+        try:
+            return ptx_of_nvcc(nvcc, unit.source, unit.name, _options(unit, ()), unit.entry)
+        except RefusedSourceError as refusal:
+            log = refusal.log
+    if has_host_code:
         mine = device_headers(on_device, Path(unit.name).parent, unit.include, toolkit)
         try:
             more = ("-default-device",)

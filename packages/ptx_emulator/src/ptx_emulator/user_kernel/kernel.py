@@ -245,16 +245,23 @@ def _names_of(args: Sequence[Given], names: Sequence[str] | None) -> list[str]:
 
 def plain_name(mangled: str) -> str:
     """The name of a kernel in C++, without namespaces and types."""
-    name, rest = mangled, mangled.removeprefix("_Z").lstrip("N")
-    while match := re.match(r"(\d+)", rest if mangled.startswith("_Z") else ""):
-        end = len(match[1]) + int(match[1])
-        name, rest = rest[len(match[1]) : end], rest[end:]
+    prefix = re.match(r"_Z(N?)", mangled)
+    if prefix is None:
+        return mangled
+    name, rest = mangled, mangled[prefix.end() :]
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        name, rest = rest[match.end() : end], rest[end:]
+        if not prefix[1]:  # what follows are the types of the parameters
+            break
     return name
 
 
 def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
     """The kernel that is meant: by its name in PTX, or in C++."""
-    there = f"the text has {', '.join(kernels) or 'none'}"
+    plain = list(map(plain_name, kernels))
+    known = plain if len(set(plain)) == len(plain) else kernels
+    there = f"the text has {', '.join(known) or 'none'}"
     if entry is None:
         if not kernels:
             raise UnsupportedError(

@@ -17,15 +17,23 @@ def place_of(address: int | None, program: Program, memory: GlobalMemory) -> str
     if address is None:
         return ""
     if address >= GLOBAL_BASE:
-        allocation = memory.find(address - GLOBAL_BASE)
-        if allocation is None or not allocation.name:
-            return ""
-        return _offset(allocation.name, address - GLOBAL_BASE - allocation.start)
+        return _in_global_memory(address - GLOBAL_BASE, memory)
     if address >= LOCAL_BASE:
         return ""
     starts = {program.shared_addresses[v.name]: v.name for v in program.kernel.shared}
     below = [start for start in starts if start <= address]
     return _offset(plain_variable(starts[max(below)]), address - max(below)) if below else ""
+
+
+def _in_global_memory(offset: int, memory: GlobalMemory) -> str:
+    inside = memory.find(offset)
+    allocation = inside or memory.beside(offset)
+    if allocation is None or not allocation.name:
+        return ""
+    if offset < allocation.start:
+        return f"{allocation.start - offset} bytes before {allocation.name}"
+    place = _offset(allocation.name, offset - allocation.start)
+    return place if inside else f"{place}, past its end"
 
 
 def plain_variable(name: str) -> str:

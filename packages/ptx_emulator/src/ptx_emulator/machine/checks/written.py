@@ -18,7 +18,7 @@ class WrittenRegisters:
         registers = {
             register
             for doubts in self._doubts.values()
-            for register in (*(name for _, name in doubts.reads), *doubts.writes)
+            for register in (*doubts.registers, *doubts.writes)
         }
         self._written: dict[str, Bools] = {
             register: np.zeros(launch.num_lanes, bool) for register in registers
@@ -38,6 +38,11 @@ class WrittenRegisters:
             unwritten = ~self._written[register][sel.index]
             detail = f"read of {register}, which the lane has not written"
             self._findings.report("uninitialised-register", detail, pc, sel, unwritten)
+        for pc, register in doubts.shuffles:
+            givers = sel.warp_id[self._written[register][sel.index]]
+            detail = f"shuffle of {register}, which no lane of the warp has written"
+            nobody = ~np.isin(sel.warp_id, givers)
+            self._findings.report("uninitialised-register", detail, pc, sel, nobody)
         marks = [
             (register, True if source is None else self._written[source][sel.index].copy())
             for register, source in doubts.writes.items()

@@ -137,6 +137,11 @@ class GlobalMemory:
             return None
         return self.allocations[index]
 
+    def beside(self, offset: int) -> Allocation | None:
+        """The allocation that is nearest to an address outside of all, if the gap is its own."""
+        near = [a for a in self.allocations if a.start - GAP < offset < a.end + GAP]
+        return min(near, key=lambda a: max(a.start - offset, offset - a.end), default=None)
+
     def _grow(self) -> None:
         old = self._storage
         if self._top <= old.bytes.size:
