@@ -293,9 +293,10 @@ def attend(
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     validate = values.validates and not is_traced(q, k, v) and values.has_values(q)
-    keywords = options | {"out": into, "deterministic": deterministic, "validate": validate}
+    given: dict[str, Any] = {"out": into, "deterministic": deterministic, "validate": validate}
+    compute: Callable[..., Any] = attention
     try:
-        found: Any = attention(q, k, v, **keywords, return_lse=bool(return_lse))
+        found = compute(q, k, v, **options, **given, return_lse=bool(return_lse))
     except UnsupportedError:
         call = Call(q, k, v, **options)
         if (why := why_no_gradient(call)) is None:
