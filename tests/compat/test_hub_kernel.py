@@ -38,6 +38,9 @@ def test_it_is_offered_under_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("jit", "a/b/c", "a/", "a/b@main", "a=b/c"):
         with pytest.raises(UnsupportedError, match="pass organisation/repository"):
             hub_kernel.offer(tmp_path, name)
+    with pytest.raises(UnsupportedError, match="a colon ends a name"):
+        hub_kernel.offer(tmp_path / "a:b")
+    assert not (tmp_path / "a:b").exists()
 
 
 def test_transformers_asks_for_parameters_that_are_here() -> None:

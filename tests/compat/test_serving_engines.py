@@ -210,3 +210,37 @@ def test_what_has_no_kernel_is_refused(function: Any, given: dict[str, Any], mes
         function(step.q, step.k, step.v, **options | given)
     with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
         function(step.q, step.k, step.v, **options, nothing=1)
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+@pytest.mark.parametrize(("batch", "rows"), [(3, 2), (3, 0), (0, 2)])
+def test_dense_queries_over_pages_of_sglang(
+    batch: int, rows: int, device: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    step = Step(device, dtype)
+    q = step.q[: batch * rows].view(batch, rows, HEADS, D)
+    out = torch.full_like(q.transpose(0, 1), math.nan).contiguous().transpose(0, 1)
+    found = sglang.flash_attn_with_kvcache(
+        *(q, step.k, step.v),
+        page_table=step.table[:batch],
+        cache_seqlens=step.used[:batch],
+        causal=True,
+        return_softmax_lse=True,
+        out=out,
+    )
+    assert found[0] is out
+    assert found[1].shape == (batch, HEADS, rows)
+    for i in range(batch if rows else 0):
+        pages = step.table[i].long()
+        k, v = (t[pages].flatten(0, 1)[None, : KEYS[i]].double().cpu() for t in (step.k, step.v))
+        wanted, lse = attention(q[i, None].double().cpu(), k, v, causal=True, return_lse=True)
+        close(out[i], wanted[0], tolerance)
+        close(found[1][i], lse[0], tolerance)
+
+
+def test_sglang_is_told_what_queries_are() -> None:
+    step = Step("cpu", torch.float32)
+    with pytest.raises(UnsupportedError, match="q has 1 dimensions"):
+        sglang.flash_attn_with_kvcache(
+            step.q[0, 0], step.k, step.v, page_table=step.table, cache_seqlens=step.used
+        )

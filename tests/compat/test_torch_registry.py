@@ -251,6 +251,7 @@ def test_probabilities_are_refused() -> None:
     q = draw(1, 2, 8, D).detach()
     with pytest.raises(UnsupportedError, match="return_debug_mask is True"):
         torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.0, False, True)
+    assert not compat.calls
 
 
 def test_nothing_changes_before_activation_and_after_restoring() -> None:

@@ -8,8 +8,9 @@ from collections import Counter
 import torch
 
 calls: Counter[str] = Counter()
-"""The calls of functions of "flash_attn", whatever their version, and of "transformers". Calls in
-compiled functions are not counted."""
+"""The forward passes of "transformers", and of "flash_attn": of any version, of the forks that
+serving engines have, and of torch's flash attention. Those in compiled functions are not counted.
+"""
 
 
 def count(library: str) -> None:

@@ -13,9 +13,9 @@ There are three differences from flash-attn. Dropout draws other numbers:
 `flash_attention.dropout_mask` says which weights it keeps. The softmax_lse of a query that sees no
 key is -inf, where flash-attn stores +inf. Biases of `alibi_slopes` are always those of the
 distance, where flash-attn's causal kernels shift those of a row by one number, which changes its
-softmax_lse alone; no kernel has them for pages. In addition, softmax_lse is differentiable, v may
-have another head dimension than q and k, a page of a paged KV cache may have any number of keys,
-and a cache may have pages, an index and left padding together.
+softmax_lse alone; on a GPU, those of pages need Hopper. In addition, softmax_lse is differentiable,
+v may have another head dimension than q and k, a page of a paged KV cache may have any number of
+keys, and a cache may have pages, an index and left padding together.
 docs/flash_attn_semantics.md describes every parameter.
 """
 
@@ -36,7 +36,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_window
 from flash_attention.compat import values
 from flash_attention.compat.alibi import biases
-from flash_attention.compat.counter import calls, count
+from flash_attention.compat.counter import count
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_no_gradient
 from flash_attention.compat.kv_cache import Cache
@@ -293,29 +293,19 @@ def attend(
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     validate = values.validates and not is_traced(q, k, v) and values.has_values(q)
-    count("flash_attn")
+    given: dict[str, Any] = {"out": into, "deterministic": deterministic, "validate": validate}
+    compute: Callable[..., Any] = attention
     try:
-        if return_lse:
-            return attention(
-                *(q, k, v),
-                **options,
-                out=into,
-                return_lse=True,
-                deterministic=deterministic,
-                validate=validate,
-            )
-        out = attention(
-            *(q, k, v), **options, out=into, deterministic=deterministic, validate=validate
-        )
-        return out, None
+        found = compute(q, k, v, **options, **given, return_lse=bool(return_lse))
     except UnsupportedError:
         call = Call(q, k, v, **options)
         if (why := why_no_gradient(call)) is None:
             raise
-    again = partial(attend, q, k, v, options, return_lse, deterministic, into)
-    calls["flash_attn"] -= 1  # which is counted again
-    out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
-    return out, lse
+        again = partial(attend, q, k, v, options, return_lse, deterministic, into)
+        out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
+        return out, lse
+    count("flash_attn")
+    return found if return_lse else (found, None)
 
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:

@@ -4,8 +4,8 @@
     from flash_attention.compat.hub_kernel import offer
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation=offer("folder"))
 
-transformers calls the functions below. They are those of flash-attn, with `s_aux`, the sinks of
-models such as gpt-oss, besides.
+transformers calls the functions below. They have those parameters of flash-attn that it passes, and
+`s_aux`, the sinks of models such as gpt-oss.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ def offer(folder: FilePath, name: str = REPOSITORY) -> str:
     """
     if name.count("/") != 1 or not all(name.split("/")) or set(name) & set(":=@"):
         raise UnsupportedError(f"name is {name!r}; pass organisation/repository")
+    if ":" in str(Path(folder).resolve()):
+        raise UnsupportedError(
+            f"folder is {str(folder)!r}, and a colon ends a name in {OVERRIDES}; pass another"
+        )
     saved = save_repository(folder)
     others = [o for o in os.environ.get(OVERRIDES, "").split(":") if o and o.split("=")[0] != name]
     os.environ[OVERRIDES] = ":".join((*others, f"{name}={saved}"))

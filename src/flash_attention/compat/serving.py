@@ -17,9 +17,10 @@ from flash_attention.errors import UnsupportedError
 
 
 class Step(NamedTuple):
-    """Which rows and keys a step has. Keys are pages of `block_table`, else packed."""
+    """Which rows and keys a step has. Queries are packed with `cu_seqlens_q`, else dense. Keys are
+    pages of `block_table`, else packed."""
 
-    cu_seqlens_q: Tensor
+    cu_seqlens_q: Tensor | None
     max_seqlen_q: int | None
     cu_seqlens_k: Tensor | None = None
     max_seqlen_k: int | None = None
@@ -43,7 +44,8 @@ class Options(NamedTuple):
 def compute_step(
     q: Tensor, k: Tensor, v: Tensor, step: Step, options: Options, out: Tensor | None, lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the output, in `out` if that is given, and with `lse` the log-sum-exp, (heads, rows).
+    """Compute the output, in `out` if that is given, and with `lse` the log-sum-exp: of packed
+    queries (heads, rows), of dense ones (batch, heads, seq_q).
 
     Engines pass descale factors with 16-bit tensors too, which do not need them, and an upper bound
     of splits, of which as many are made as fill the GPU.
@@ -54,7 +56,8 @@ def compute_step(
     window = NO_WINDOW if window is None else tuple(window)
     scale, softcap = options.softmax_scale, options.softcap or 0.0
     keywords: Keywords = options_of(scale, options.causal, window, softcap)
-    keywords |= {"cu_seqlens_q": step.cu_seqlens_q, "max_seqlen_q": whole(step.max_seqlen_q)}
+    if step.cu_seqlens_q is not None:
+        keywords |= {"cu_seqlens_q": step.cu_seqlens_q, "max_seqlen_q": whole(step.max_seqlen_q)}
     keywords |= _keys(step)
     if options.sinks is not None:
         keywords["sinks"] = options.sinks.float()

@@ -88,8 +88,8 @@ def flash_attn_with_kvcache(
     pages `page_table` lists. `cu_seqlens_k_new` is read only with new keys."""
     _check(of_cute | {"qv": qv, "attention_chunk": attention_chunk, "sm_margin": sm_margin})
     descales = (q_descale, k_descale, v_descale)
-    paged = page_table is not None and isinstance(cache_seqlens, Tensor)
-    if not paged or not (k is cache_batch_idx is cache_leftpad is rotary_cos is None):
+    plain = k is cache_batch_idx is cache_leftpad is rotary_cos is None
+    if page_table is None or not isinstance(cache_seqlens, Tensor) or not plain:
         return _with_new_keys(
             *(out, sinks, q, k_cache, v_cache, k, v, None, rotary_cos, rotary_sin, cache_seqlens),
             *(cache_batch_idx, cache_leftpad, page_table, cu_seqlens_q),
@@ -97,10 +97,11 @@ def flash_attn_with_kvcache(
             *(softmax_scale, causal, tuple(window_size), 0, softcap, rotary_interleaved, None),
             *(num_splits, pack_gqa, 0, return_softmax_lse),
         )
-    starts = (cu_seqlens_q, max_seqlen_q, None, max_seqlen_k, cache_seqlens, page_table)
+    step = Step(cu_seqlens_q, max_seqlen_q, None, max_seqlen_k, cache_seqlens, page_table)
     options = Options(softmax_scale, causal, window_size, softcap, sinks, None, descales)
     options = options._replace(num_splits=num_splits)
-    return _with_pages(q, k_cache, v_cache, starts, options, out, return_softmax_lse)
+    found, lse = compute_step(q, k_cache, v_cache, step, options, out, return_softmax_lse)
+    return found if lse is None else (found, lse, None, None)
 
 
 def flash_attn_varlen_func(
@@ -146,31 +147,6 @@ def flash_attn_varlen_func(
 def get_scheduler_metadata(*sizes: Any, cache_seqlens: Tensor, **options: Any) -> Tensor:
     """Return an empty tensor: kernels schedule their tiles themselves."""
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
-
-
-def _with_pages(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Any,
-    options: Options,
-    out: Tensor | None,
-    return_softmax_lse: bool,
-) -> Result:
-    """Compute a step, of dense queries as of packed ones."""
-    rows, step, into = q, Step(*lengths), out
-    if lengths[0] is None:
-        batch, longest = q.shape[:2]
-        starts = torch.arange(0, batch * longest + 1, longest, dtype=torch.int32, device=q.device)
-        step = step._replace(cu_seqlens_q=starts, max_seqlen_q=longest)
-        rows, into = q.flatten(0, 1), None if out is None else out.view(-1, *out.shape[-2:])
-    found, lse = compute_step(rows, k, v, step, options, into, return_softmax_lse)
-    found = found.view(*q.shape[:-1], -1)
-    if lse is None:
-        return found
-    if lengths[0] is None:
-        lse = lse.view(len(lse), *q.shape[:2]).transpose(0, 1)
-    return found, lse, None, None
 
 
 def _with_new_keys(into: Tensor | None, sinks: Tensor | None, *given: Any) -> Result:

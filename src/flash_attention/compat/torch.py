@@ -72,8 +72,9 @@ class _Active:
 
 def _counted(operator: str, compute: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
+        found = compute(*args, **kwargs)
         calls[operator] += 1
-        return compute(*args, **kwargs)
+        return found
 
     return counted
 

@@ -97,7 +97,6 @@ def attention_forward(
     UnsupportedError for what is not supported.
     """
     _refuse(kwargs)
-    count("transformers")
     instead = "flash_attention.attention"
     refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     causal = _is_causal(module, is_causal, padded=attention_mask is not None)
@@ -124,7 +123,7 @@ def attention_forward(
         )
     options |= {"cu_seqlens_q": cu_seq_lens_q.int(), "cu_seqlens_k": cu_seq_lens_k.int()}
     options["max_seqlen_q"], options["max_seqlen_k"] = int(max_length_q), int(max_length_k)
-    out = attention(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), **options)
+    out = _counted(*(t.reshape(-1, *t.shape[2:]) for t in (q, k, v)), **options)
     return out.view(*q.shape[:3], -1), None
 
 
@@ -153,7 +152,13 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Keywords) ->
     of_q = entries if seq_q == mask.shape[1] else Entries.of(mask[:, -seq_q:])
     options = {**options, "cu_seqlens_q": of_q.cu_seqlens, "max_seqlen_q": of_q.longest}
     out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
-    out[of_q.at] = attention(q[of_q.at], k[entries.at], v[entries.at], **options)
+    out[of_q.at] = _counted(q[of_q.at], k[entries.at], v[entries.at], **options)
+    return out
+
+
+def _counted(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    out: Tensor = attention(q, k, v, **options)
+    count("transformers")
     return out
 
 
@@ -161,8 +166,8 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Tensor:
     """Compute attention of (batch, seq, heads, d) tensors, if possible into contiguous memory."""
     recorded = torch.is_grad_enabled() and Call(q, k, v, **options).needs_grad()
     if recorded or torch.compiler.is_compiling():
-        return attention(q, k, v, **options)
-    return attention(q, k, v, out=q.new_empty((*q.shape[:-1], v.shape[-1])), **options)
+        return _counted(q, k, v, **options)
+    return _counted(q, k, v, out=q.new_empty((*q.shape[:-1], v.shape[-1])), **options)
 
 
 def _is_causal(module: torch.nn.Module, is_causal: bool | None, *, padded: bool) -> bool:

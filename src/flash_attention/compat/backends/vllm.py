@@ -37,7 +37,7 @@ def elsewhere(impl: Any, metadata: Any, *scales: Tensor | None) -> str | None:
     if impl.attn_type in ENCODERS:
         return "an encoder has no KV cache"
     if impl.alibi_slopes is not None:
-        return "biases of ALiBi have no kernel with pages"
+        return "biases of ALiBi are left to vLLM"
     if getattr(impl, "dcp_world_size", 1) > 1:
         return "the keys of a sequence are on several GPUs"
     if isinstance(metadata.causal, Tensor):

@@ -118,6 +118,7 @@ def test_options_of_other_grids_are_refused(asked: list[tuple[FunctionPoint, How
     assert "--graph is for other grids" in refuse(*GRID, "--graph")
     assert "functions has flex, or none" in refuse(*GRID, "--peers", "cudnn")
     assert "unknown function 'casual'" in refuse(*GRID, "--function", "casual")
+    assert "did you mean 'plans'?" in refuse(*GRID, "--function", "plan")
     other = refuse("bench", "--grid", "fa3", "--function", "causal")
     assert "--function is for other grids than fa3" in other
     assert "--pass is for other" in refuse("bench", "--grid", "serving", "--pass", "forward")

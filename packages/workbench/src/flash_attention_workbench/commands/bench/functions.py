@@ -20,6 +20,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import write_record
 from flash_attention.launch.plans import plan_for
+from flash_attention_workbench.bench.choices import checked_choice
 from flash_attention_workbench.bench.clocks import read_clocks
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.function_case import (
@@ -35,7 +36,12 @@ from flash_attention_workbench.bench.function_run import (
     measure_function,
     summary,
 )
-from flash_attention_workbench.bench.functions import FUNCTIONS, FunctionPoint, function_points
+from flash_attention_workbench.bench.functions import (
+    FUNCTIONS,
+    KINDS,
+    FunctionPoint,
+    function_points,
+)
 from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.peers import DEFAULT_PEERS
 from flash_attention_workbench.bench.peers.flex_functions import FLEX
@@ -73,6 +79,8 @@ class AskedFunctions:
     ) -> AskedFunctions:
         """Read the options. Without --function there is everything."""
         names = None if functions is None else [name.strip() for name in functions.split(",")]
+        for name in names or ():
+            checked_choice("function", name, (*KINDS, *COSTS))
         costs = COSTS if names is None else tuple(name for name in COSTS if name in names)
         kept = None if names is None else [name for name in names if name not in COSTS]
         passes = None if pass_ is None else [name.strip() for name in pass_.split(",")]
