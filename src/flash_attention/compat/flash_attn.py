@@ -13,7 +13,7 @@ There are three differences from flash-attn. Dropout draws other numbers:
 `flash_attention.dropout_mask` says which weights it keeps. The softmax_lse of a query that sees no
 key is -inf, where flash-attn stores +inf. Biases of `alibi_slopes` are always those of the
 distance, where flash-attn's causal kernels shift those of a row by one number, which changes its
-softmax_lse alone; on a GPU, those of pages need Hopper. In addition, softmax_lse is differentiable,
+softmax_lse alone. In addition, softmax_lse is differentiable,
 v may have another head dimension than q and k, a page of a paged KV cache may have any number of
 keys, and a cache may have pages, an index and left padding together.
 docs/flash_attn_semantics.md describes every parameter.

@@ -11,16 +11,12 @@ from tests.emulator.snippets import HEADER, kernel
 LINE = HEADER.count("\n") + 1
 REFUSED = [
     "mul.rn.ftz.f16x2 %r10, %r11, %r12;",
-    "fma.rn.relu.bf16x2 %r10, %r11, %r12, %r13;",
-    "atom.global.add.noftz.f16x2 %r10, [%rd3], %r11;",
-    "atom.global.add.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3], {%f5, %f6, %f7, %f8};",
-    "red.global.add.noftz.bf16x2 [%rd3], %r11;",
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r10], %r11, [%r12];",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32"
     " [%r10], %r11, [%r12];",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%rd3], [%r10], 16;",
-    "add.cc.u32 %r10, %r11, %r12;",
-    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd5, %rd6}, {%rd7}, {%rd8}, {%rd5, %rd6};",
+    "discard.global.L2 [%rd3], 128;",
+    "vadd.s32.s32.s32 %r10, %r11, %r12;",
 ]
 
 
