@@ -80,7 +80,8 @@ def run_recorded(
         check_differentiable(call)
         plan.model.is_differentiable = True
     q, k, v, _, sinks = call[:5]
-    return _record(q, k, v, sinks, (call, plan, None, validate, backward), *_trained(call))
+    trained = () if call.function is None else _trained(call)
+    return _record(q, k, v, sinks, (call, plan, None, validate, backward), *trained)
 
 
 def compute_recorded(

@@ -81,6 +81,9 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
                 yield Sm90Features(mask, on, on, sinks=on).bindings(config)
     yield Sm80Features(per_batch=True, page_keys=16).bindings()
     yield Sm80Features(dropout=True).bindings()
+    for page in (0, 16):
+        listed = Sm80Features(per_batch=True, page_keys=page, program=SEES_ALL)
+        yield replace(listed, listed=True).bindings()
     for page in (1, 16):
         pages = Sm90Features(per_batch=True, page_keys=page)
         yield pages.bindings(hopper)
@@ -141,5 +144,9 @@ def test_every_variant_is_defined_and_every_variant_of_a_slot_is_used() -> None:
     assert defined - named == HELPERS
 
 
-HELPERS = {"sm90::output::PlaceInTile", "sm90::fp8::values::EvenKeysFirst"}
+HELPERS = {
+    "sm80::predication::ListedScope",
+    "sm90::output::PlaceInTile",
+    "sm90::fp8::values::EvenKeysFirst",
+}
 """Types of a slot's namespace that are no variants of it."""

@@ -136,11 +136,6 @@ MUTATIONS = [
         PACKED,
     ),
     Mutation(
-        "rows of Q that are not loaded hold anything",
-        "uninitialised-shared",
-        Edit(ENTRY, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),
-    ),
-    Mutation(
         "both halves of O are stored in the same columns",
         NUMBERS,
         Edit(EXCHANGE, "half_ * Math::kHalfColumns};", "0};"),

@@ -23,13 +23,13 @@ class Sources:
     shorten: Callable[[str], str] = from_here  # the paths in a text
     folder: Path = Path()  # that short paths start from
     wrappers: str = "\0"  # how places begin that stand for their caller's
-    whole_chain: bool = True  # whether functions are inlined into a kernel of the user's
+    shown: tuple[int, ...] = (0, -1)  # places of an inline chain: the first, and the user's own
 
     def places(self, source: str | None) -> tuple[str, ...]:
-        """The place that `source` names, and the line of the user's kernel that it comes from."""
+        """The places of the chain of calls in `source` that are shown."""
         places = self.shorten(source or "").split(", called from ")
         own = [place for place in places if not place.startswith(self.wrappers)] or places
-        return tuple(dict.fromkeys((own[0], own[-1] if self.whole_chain else own[0])))
+        return tuple(dict.fromkeys(own[i] for i in self.shown if i < len(own)))
 
     def lines(self, source: str | None) -> list[str]:
         """The text at these places."""

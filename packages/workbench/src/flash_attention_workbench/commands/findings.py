@@ -22,7 +22,9 @@ def print_findings(findings: Sequence[Finding], include: Path = INCLUDE_DIR) -> 
     """The findings of each kind and line in CUDA, those lines, and what usually mends them."""
     colour = "bold red" if findings else "green"
     output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
-    sources = Sources(shortened, include, INSTRUCTIONS, whole_chain=False)
+    # A file of one's own has the instructions of the headers too, so that their callers are shown.
+    shown = (0,) if include == INCLUDE_DIR else (0, 1)
+    sources = Sources(shortened, include, INSTRUCTIONS, shown)
     print_lines(finding_lines(findings, sources))
 
 
