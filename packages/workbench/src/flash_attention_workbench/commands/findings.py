@@ -23,7 +23,7 @@ def print_findings(findings: Sequence[Finding], include: Path = INCLUDE_DIR) -> 
     colour = "bold red" if findings else "green"
     output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
     # A file of one's own has the instructions of the headers too, so that their callers are shown.
-    shown = (0,) if include == INCLUDE_DIR else (0, 1)
+    shown = (0,) if (include / "fa").is_dir() else (0, 1)
     sources = Sources(shortened, include, INSTRUCTIONS, shown)
     print_lines(finding_lines(findings, sources))
 
