@@ -46,14 +46,22 @@ class Annotated:
     gives: str
     mistakes: tuple[tuple[int, str], ...]  # lines and kinds
 
+    def values(self) -> dict[str, Any]:
+        """The arguments by their names."""
+        given = eval(f"dict({self.arguments})", dict(_VALUES))
+        return {name: given[v.name] if isinstance(v, _Again) else v for name, v in given.items()}
+
+    def sizes(self) -> tuple[Any, Any, int, Any]:
+        """Grid, block, dynamic shared memory and cluster."""
+        sizes: tuple[Any, ...] = eval(f"({self.launch},)", {})
+        grid, block, dynamic_smem, cluster = sizes + (0, None)[len(sizes) - 2 :]
+        return grid, block, dynamic_smem, cluster
+
     def run(self, schedule: str = "lockstep") -> tuple[UserRun, dict[str, Any]]:
         """Run it; the arrays afterwards have the names of the arguments."""
-        given = eval(f"dict({self.arguments})", dict(_VALUES))
-        given = {name: given[v.name] if isinstance(v, _Again) else v for name, v in given.items()}
-        sizes: tuple[Any, ...] = eval(f"({self.launch},)", {})
-        sizes += (0, None)[len(sizes) - 2 :]
-        grid, block, dynamic_smem, cluster = sizes
-        kernel = UserKernel.of_ptx(_ptx_of(self.path), self.name)
+        given = self.values()
+        grid, block, dynamic_smem, cluster = self.sizes()
+        kernel = UserKernel.of_ptx(ptx_of(self.path), self.name)
         result = kernel.run(
             *given.values(),
             grid=grid,
@@ -114,7 +122,8 @@ def kernels_in(folder: Path) -> Iterator[Annotated]:
 
 
 @cache
-def _ptx_of(path: Path) -> str:
+def ptx_of(path: Path) -> str:
+    """The PTX of a file, with its lines."""
     text = path.read_text()
     if _NEEDS_TOOLKIT in text and not toolkit_headers():
         pytest.skip("cooperative_groups.h comes with a CUDA toolkit, and none is installed")

@@ -208,16 +208,17 @@ def test_unknown_modifiers_are_refused_too() -> None:
         load_program(kernel("add.sat.s32 %r1, %r2, %r3;"))
 
 
-def test_a_trap_names_its_lane() -> None:
-    body = """
+@pytest.mark.parametrize("trap", ["trap", "brkpt"])
+def test_a_trap_names_its_lane(trap: str) -> None:
+    body = f"""
 setp.eq.u32 %p1, %r3, 70;
 @%p1 bra BAD;
 bra DONE;
 BAD:
-trap;
+{trap};
 DONE:
 """
-    with pytest.raises(EmulatorError, match="trap in CTA 1 warp 0 lane 6"):
+    with pytest.raises(EmulatorError, match=f"{trap} in CTA 1 warp 0 lane 6"):
         run_body(body)
 
 

@@ -148,7 +148,7 @@ def test_everything_that_is_not_emulated_is_named_at_once(tmp_path: Path) -> Non
     source = tmp_path / "refused.cu"
     source.write_text(
         "__global__ void k(int* out) {\n"
-        '  asm volatile("brkpt;");\n'
+        '  asm volatile("multimem.red.relaxed.gpu.global.add.u32 [%0], 1;" :: "l"(out));\n'
         "  out[0] = 1;\n"
         '  asm volatile("discard.global.L2 [%0], 128;" :: "l"(out));\n'
         "}\n"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 from ptx_emulator import UserKernel
 from ptx_emulator.errors import CompileError, UnsupportedError
-from ptx_emulator.user_kernel import compiling
+from ptx_emulator.user_kernel import compiling, nvcc
 from ptx_emulator.user_kernel.host_code import without_host_code
 from ptx_emulator.user_kernel.nvcc import find_nvcc
+from ptx_emulator.user_kernel.nvrtc import RefusedSourceError
 
 PROGRAM = """\
 #include <iostream>
@@ -164,3 +166,18 @@ def test_macros_are_defined() -> None:
 def test_mistakes_in_host_code_are_shown() -> None:
     with pytest.raises(CompileError, match="oops"):
         UserKernel.of_source("__global__ void k(int* x) { *x = oops; }\nint main() { return 0; }")
+
+
+def test_a_compiler_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = tmp_path / "beats"
+    script = tmp_path / "nvcc"
+    script.write_text(f"#!/bin/sh\n(while :; do echo >> {beats}; sleep 0.05; done) &\nwait\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(nvcc, "SECONDS", 0.5)
+    with pytest.raises(RefusedSourceError, match=r"timed out after 0\.5 seconds"):
+        nvcc.ptx_of_nvcc(str(script), "", "kernel.cu", [], None)
+    before = beats.stat().st_size
+    time.sleep(0.3)
+    assert before == beats.stat().st_size > 0

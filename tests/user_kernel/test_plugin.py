@@ -31,7 +31,7 @@ def test_a_race_fails_the_test_with_its_line(assert_clean: Clean) -> None:
     said = str(failed.value)
     assert said.startswith("block_sum, lockstep: 2 findings\n  [race] block_sum PTX line")
     assert "block_sum.cu:10  if (t < step) partial[t] += partial[t + step];" in said
-    assert "what usually mends it (race)" in said
+    assert "how to fix it (race)" in said
 
 
 def test_a_launch_that_does_not_end_fails_the_test(assert_clean: Clean) -> None:

@@ -34,6 +34,8 @@ def test_a_structure_that_does_not_fit_is_refused() -> None:
     kernel = UserKernel.of_source(SUM)
     with pytest.raises(UnsupportedError, match="a structure of 16 bytes, and the parameter has 40"):
         kernel.run(Struct(Empty(4), 1.0), Pointer(), grid=1, block=32)
+    with pytest.raises(UnsupportedError, match="a structure is passed from Python, as a Struct"):
+        kernel.run(Empty(4), Pointer(), grid=1, block=32)
     with pytest.raises(UnsupportedError, match="a field of a structure is 'x'; pass an array"):
         kernel.run(Struct("x"), Pointer(), grid=1, block=32)
 

@@ -200,7 +200,9 @@ def _exactly(
 
     def apply(*arrays: Array) -> Array:
         rows = zip(*(array.view(dtype).tolist() for array in arrays), strict=True)
-        found = [_rounded(function(*map(Fraction, row)), digits, mode) for row in rows]
+        exact = [function(*map(Fraction, row)) for row in rows]
+        zero = -0.0 if mode == "rm" else 0.0  # of terms that cancel each other
+        found = [_rounded(number, digits, mode) if number else zero for number in exact]
         return np.array(found, dtype).view(f"u{np.dtype(dtype).itemsize}")
 
     return apply
@@ -239,7 +241,7 @@ def _directed(dtype: type[np.floating], names: tuple[str, ...]) -> Case:
             ops.append(Op(f"{name}.{mode}.{kind}", text, _exactly(function, mode, dtype)))
     rng = np.random.default_rng(5)
     values = (np.ldexp(rng.standard_normal((2, 128)), rng.integers(-3, 3, (2, 128)))).astype(dtype)
-    values[:, :4] = [[1, 4, 9, 0.25], [1, 2, -3, 0.5]]
+    values[:, :6] = [[1, 4, 9, 0.25, 3, 5], [1, 2, -3, 0.5, -3, -1]]
     inputs = [np.ascontiguousarray(row).view(f"u{size}") for row in values]
     result = np.uint32 if size == 4 else np.uint64
     return elementwise(f"directed {kind}", ops, inputs, result=result)
@@ -266,12 +268,15 @@ FROM_INTEGERS = [
 
 
 def _to_tf32(x: Array) -> Array:
-    """To the nearest, ties away from zero."""
+    """To the nearest, ties away from zero. NaN loses its last bits, and may become infinite."""
     kept = (x.astype(np.uint64) + 0x1000 & 0xFFFFE000).astype(np.uint32)
-    return np.where(np.isfinite(floats(x)), kept, x)
+    return np.where(np.isfinite(floats(x)), kept, x & 0xFFFFE000)
 
 
-TF32 = [Op("cvt.rna.tf32.f32", "cvt.rna.tf32.f32 %0, %1;", lambda a, b: _to_tf32(a))]
+TF32 = [
+    Op("cvt.rna.tf32.f32", "cvt.rna.tf32.f32 %0, %1;", lambda a, b: _to_tf32(a)),
+    Op("cvt.rna.tf32.f32 of others", "cvt.rna.tf32.f32 %0, %2;", lambda a, b: _to_tf32(b)),
+]
 
 
 def _e5m2(x: Array) -> Array:

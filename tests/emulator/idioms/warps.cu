@@ -11,6 +11,24 @@ extern "C" __global__ void sum_by_shuffles(float* out, const float* values) {
   if (threadIdx.x % 32 == 0) out[threadIdx.x / 32] = sum;
 }
 
+// run: <<<1, 128>>>(out=Empty(128), values=ramp(128))
+// gives: (out == 8128).all()
+extern "C" __global__ void sum_stored_by_all_lanes(float* out, const float* values) {
+  __shared__ float sums[4];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float sum = values[threadIdx.x];
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(ALL, sum, distance);
+  sums[warp] = sum;
+  __syncthreads();
+  if (warp == 0) {
+    sum = lane < 4 ? sums[lane] : 0;
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(ALL, sum, distance);
+    sums[0] = sum;
+  }
+  __syncthreads();
+  out[threadIdx.x] = sums[0];
+}
+
 // run: <<<1, 32>>>(out=Empty(32))
 // gives: (out == (np.arange(32) + 16) % 32).all()
 extern "C" __global__ void both_branches_meet_at_syncwarp(float* out) {

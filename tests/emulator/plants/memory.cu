@@ -58,6 +58,16 @@ extern "C" __global__ void past_the_end_of_a_local_array(float* out, int n) {
   out[threadIdx.x] = mine[(threadIdx.x + n) % (n + 1)];  // <- local-out-of-bounds
 }
 
+// run: <<<1, 32>>>(out=Empty(32), n=8)
+extern "C" __global__ void from_one_local_array_into_the_next(float* out, int n) {
+  float mine[8], more[8];
+  for (int i = 0; i < 8; ++i) {
+    mine[i] = i + threadIdx.x;
+    more[i] = -i;
+  }
+  out[threadIdx.x] = mine[threadIdx.x % (n + 1)] + more[threadIdx.x % n];  // <- stray-address
+}
+
 // run: <<<1, 32>>>(out=Empty(32))
 extern "C" __global__ void shared_vector_at_an_odd_place(float* out) {
   __shared__ alignas(16) float data[160];
@@ -86,6 +96,12 @@ extern "C" __global__ void index_far_away(float* out, const float* a, int far) {
 // run: <<<1, 32>>>(out=Empty(32), null=0)
 extern "C" __global__ void null_pointer(float* out, const float* null) {
   out[threadIdx.x] = null[threadIdx.x];  // <- global-out-of-bounds
+}
+
+// run: <<<1, 32>>>(out=Empty(32))
+extern "C" __global__ void address_in_no_memory(float* out) {
+  *(float*)(0x87654320 + 4 * threadIdx.x) = 42;  // <- global-out-of-bounds
+  out[threadIdx.x] = 1;
 }
 
 // run: <<<1, 32>>>(out=Empty(32), a=ramp(32))

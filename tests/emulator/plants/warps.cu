@@ -82,6 +82,18 @@ extern "C" __global__ void overwritten_while_lanes_read(float* out) {
   out[lane] = data[lane];
 }
 
+// run: <<<1, 32>>>(out=Empty(32))
+extern "C" __global__ void overwritten_behind_a_shuffle_of_something_else(float* out) {
+  __shared__ float data[32];
+  int lane = threadIdx.x;
+  data[lane] = lane;
+  __syncwarp();
+  float other = data[31 - lane];
+  data[lane] = __shfl_xor_sync(ALL, 2.0f * lane, 1);  // <- intra-warp-race
+  __syncwarp();
+  out[lane] = data[lane] + other;
+}
+
 // run: <<<1, 32>>>(out=ints(32))
 extern "C" __global__ void match_with_half_a_mask(int* out) {
   int lane = threadIdx.x;

@@ -150,3 +150,41 @@ def test_malformed_modules(text: str, line: int, message: str) -> None:
     with pytest.raises(PtxError, match=re.escape(message)) as error:
         list(parse(text).values())
     assert error.value.line == line
+
+
+BY_ADDRESS = """
+__device__ __noinline__ float one(float x) { return x + 1; }
+__device__ __noinline__ float two(float x) { return x * 2; }
+struct Base { __device__ virtual float get(float x) { return x; } };
+struct Child : Base { __device__ float get(float x) override { return 3 * x; } };
+extern "C" __global__ void by_pointer(float* out, int n) {
+  float (*f)(float) = n > threadIdx.x ? one : two;
+  out[threadIdx.x] = f(out[threadIdx.x]);
+}
+extern "C" __global__ void virtually(float* out, int n) {
+  Base base;
+  Child child;
+  Base* p = n > threadIdx.x ? &base : &child;
+  out[threadIdx.x] = p->get(out[threadIdx.x]);
+}
+extern "C" __global__ void plainly(float* out) { out[threadIdx.x] = one(two(out[threadIdx.x])); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("by_pointer", r"kernel\.cu:8.*a call through a pointer is not emulated"),
+        ("by_pointer", r"addresses of functions are not emulated"),
+        ("virtually", r"only numbers are emulated, and no addresses, as tables of virtual"),
+    ],
+)
+def test_a_call_by_address_is_refused(entry: str, said: str) -> None:
+    with pytest.raises(PtxError, match=said):
+        UserKernel.of_source(BY_ADDRESS, entry)
+
+
+def test_kernels_beside_calls_by_address_run() -> None:
+    x = np.arange(32, dtype=np.float32)
+    UserKernel.of_source(BY_ADDRESS, "plainly").run(out := x.copy(), grid=1, block=32)
+    np.testing.assert_array_equal(out, 2 * x + 1)

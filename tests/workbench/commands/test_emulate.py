@@ -50,7 +50,7 @@ def test_the_tables_show_conflicts_sectors_and_classes() -> None:
     assert cell(printed, "bytes loaded") == f"{counters.bytes_loaded:,}"
     products = sum(n for opcode, n in counters.instructions.items() if opcode.startswith("mma"))
     assert re.search(rf"tensor core +{products:,} ", printed)
-    assert re.search(r"ldmatrix\S+trans\S+ +fa/ptx/memory\.cuh:\d+", printed)
+    assert re.search(r"ldmatrix\S+trans\S+ +fa/sm80/forward\.cuh:\d+ ", printed)
 
 
 def test_a_config_in_its_short_form() -> None:
@@ -111,6 +111,20 @@ def test_a_changed_file_is_found_out_at_its_own_lines(
     printed = invoke("emulate", wrong.name, "--seq", "128", exit_code=1)
     assert "output: wrong" in printed
     assert "findings: none" in printed
+    assert printed.splitlines()[-1].startswith("how to fix it (numbers): Nothing raced")
+
+
+def test_the_hottest_lines_of_a_file_stand_with_their_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = rung_file(tmp_path)
+    printed = invoke("emulate", path.name, "--seq", "128", "--heads", "1")
+    hottest = printed.partition("hottest in shared memory")[2].splitlines()[2]
+    numbers = [int(n) for n in re.findall(r"mine\.cu:(\d+)", hottest)]
+    instruction, caller = (path.read_text().splitlines()[n - 1] for n in numbers)
+    assert "smem" in instruction
+    assert "ptx::ldmatrix_x4" in caller
 
 
 def test_a_file_that_cannot_run_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_plant_is_caught_by_what_the_list_says(plant: Plant) -> None:
         assert ("findings: none" in printed) == (plant.caught_by == NUMBERS)
     if plant.caught_by not in (DEADLOCK, NUMBERS):
         assert re.search(rf"^  \[{plant.caught_by}\] .*\n    fa/\S+\.cuh:\d+  \S", printed, re.M)
-    assert f"what usually mends it ({plant.caught_by}): {MENDS[plant.caught_by]}" in printed
+    assert f"how to fix it ({plant.caught_by}): {MENDS[plant.caught_by]}" in printed
 
 
 def test_the_list_names_every_plant_for_both_families() -> None:

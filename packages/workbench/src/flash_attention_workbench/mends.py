@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What usually mends a mistake: by the kind of finding, or where the numbers alone are wrong."""
+"""How to fix a mistake: by the kind of finding, or where the numbers alone are wrong."""
 
 from __future__ import annotations
 

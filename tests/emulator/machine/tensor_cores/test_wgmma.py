@@ -309,3 +309,31 @@ def test_operands_must_have_been_written() -> None:
     good = PLAIN.descriptor(SHARED_BASE)
     assert np.isnan(multiply(machine, good, good, 64)).all()
     assert kinds(machine) == ["uninitialised-shared"]
+
+
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_a_chain_is_the_sum_of_its_steps(trans_b: bool) -> None:
+    """A wgmma that leaves shared memory makes its sum NaN, and every step is looked at."""
+    rng = np.random.default_rng(6)
+    machine = make_machine(ctas=2)
+    image = rng.integers(-4, 5, 1 << 13).astype(np.float16)
+    fill_shared(machine, image.view(np.uint8))
+    sel, of = machine.lanes.all, (64, ("f16", "f16"))
+    places = [
+        each(sel, PLAIN.descriptor(SHARED_BASE + 32 * step), np.uint64) for step in (0, 2, 3, 1)
+    ]
+    matrix = rng.integers(-9, 9, (2, 64, 64)).astype(np.float32)
+    steps = tuple((place, place, 7 + at) for at, place in enumerate(places))
+    turned = False, trans_b
+    chain = machine.wgmma.multiply_steps(sel, *of, steps, True, *turned, matrix)
+    one_by_one = matrix
+    for a, b, pc in steps:
+        one_by_one = machine.wgmma.multiply(sel, *of, a, b, True, *turned, one_by_one, pc)
+    np.testing.assert_array_equal(chain, one_by_one)
+    operations = 2 * 64 * 64 * 16 * len(steps) * 2
+    assert machine.counters.tensor_operations == 2 * operations
+    assert kinds(machine) == []
+    outside = each(sel, PLAIN.descriptor(SHARED_BASE + (1 << 17)), np.uint64)
+    beyond = (*steps[:3], (places[3], outside, 10))
+    assert np.isnan(machine.wgmma.multiply_steps(sel, *of, beyond, True, *turned, matrix)).all()
+    assert kinds(machine) == ["shared-out-of-bounds"]

@@ -18,7 +18,7 @@ from ptx_emulator.emit.wide import emit_run
 from ptx_emulator.errors import EmulatorError, PtxError
 from ptx_emulator.program.blocks import Block
 from ptx_emulator.program.layout import Layout
-from ptx_emulator.program.runs import Run, in_text_order
+from ptx_emulator.program.runs import Run, in_text_order, is_arithmetic
 from ptx_emulator.ptx.model import Instruction
 
 
@@ -64,6 +64,7 @@ class BlockEmitter(Emitter):
         try:
             if emit_accesses is None:
                 return emit_run(self, instructions, self.emit)
+            self.products.run_steps()
             emit_accesses(self, instructions, [self.block.start + place for place in run])
             return True
         except EmulatorError:
@@ -73,6 +74,8 @@ class BlockEmitter(Emitter):
         emitter = EMITTERS.get(instruction.parts[0])
         if emitter is None:
             raise refuse(instruction)
+        if not is_arithmetic(instruction) and instruction.parts[:2] != ("wgmma", "mma_async"):
+            self.products.run_steps()
         predicate = None
         if instruction.predicate is not None:
             predicate = self.read(instruction.predicate, "b1")

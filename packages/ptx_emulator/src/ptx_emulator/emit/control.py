@@ -14,8 +14,9 @@ def branch(emitter: Emitter, instruction: Instruction, predicate: str | None) ->
     emitter.result = predicate
 
 
-@emits("trap")
+@emits("trap", "brkpt")
 def trap(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    """A breakpoint is a trap where no debugger is; CUTLASS has them where nobody should come."""
     emitter.line(f"m.trap(s, {predicate}, {emitter.pc})")
 
 

@@ -3,7 +3,8 @@
 
 A chain of mma on one accumulator is one deep product, and chains with the same A operands are one
 wide product: sixty-four instructions become one stacked matmul. Accumulators of wgmma stay a
-matrix between consecutive instructions and go back to registers when something else reads them.
+matrix between consecutive instructions and go back to registers when something else reads them, and
+a chain of them is one deep product too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ptx_emulator.emit.temporaries import Temporaries
 from ptx_emulator.errors import EmulatorError
 
 Registers = tuple[str, ...]
+Shape = tuple[str, tuple[bool, bool]]  # of wgmma: its size and types, and what is transposed
+MOST_STEPS = 8
 
 
 @dataclass
@@ -27,6 +30,17 @@ class _Chain:
     b_steps: list[Registers] = field(default_factory=list)
 
 
+@dataclass
+class Steps:
+    """A chain of wgmma on one accumulator, a matrix: their shape, whether the first of them adds,
+    and the operands and the place of each."""
+
+    shape: Shape
+    add: str
+    matrix: str
+    steps: list[str]
+
+
 class PendingProducts:
     """The products of a block that are not in registers yet."""
 
@@ -35,6 +49,7 @@ class PendingProducts:
         self._rows = rows
         self._chains: dict[Registers, _Chain] = {}
         self._matrices: dict[Registers, str] = {}
+        self._steps: dict[Registers, Steps] = {}  # of one accumulator at most
         self._owner: dict[str, Registers] = {}  # accumulator register -> its chain or matrix
 
     def mma(
@@ -54,6 +69,29 @@ class PendingProducts:
         """Whether an mma adds to a chain, so that nobody needs its accumulator yet."""
         return d == c and d in self._chains and self._chains[d].dtype == dtype
 
+    def start_steps(self, registers: Registers, steps: Steps) -> None:
+        """A wgmma, and the start of a chain."""
+        self._steps[registers] = steps
+        self._owner.update(dict.fromkeys(registers, registers))
+
+    def continue_steps(self, registers: Registers, shape: Shape, step: str) -> bool:
+        """Add a wgmma to the chain, if it is one on the same accumulators."""
+        chain = self._steps.get(registers)
+        if chain is None or chain.shape != shape or len(chain.steps) == MOST_STEPS:
+            return False
+        chain.steps.append(step)
+        return True
+
+    def run_steps(self) -> None:
+        """Emit the chain of wgmma, before anything that may not come ahead of it."""
+        for registers, chain in self._steps.items():
+            of, (trans_a, trans_b) = chain.shape
+            steps = f"({', '.join(chain.steps)},)"
+            given = f"{of}, {steps}, {chain.add}, {trans_a}, {trans_b}, {chain.matrix}"
+            call = f"m.wgmma.multiply_steps({given})"
+            self.keep_matrix(registers, self._temporaries.temporary(call, "f32"))
+        self._steps = {}
+
     def matrix(self, registers: Registers) -> str | None:
         """The matrix that stands for these wgmma accumulators, if there is one."""
         return self._matrices.get(registers)
@@ -67,12 +105,15 @@ class PendingProducts:
         owner = self._owner.get(register)
         if owner is None:
             return
+        if owner in self._steps:
+            self.run_steps()
         if owner in self._matrices:
             self._settle_matrix(owner)
         else:
             self._settle_chains()
 
     def settle_all(self) -> None:
+        self.run_steps()
         self._settle_chains()
         for registers in list(self._matrices):
             self._settle_matrix(registers)

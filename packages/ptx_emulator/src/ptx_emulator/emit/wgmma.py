@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from ptx_emulator.emit.emitter import Emitter
+from ptx_emulator.emit.products import Steps
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.emit.wide import bind_rows
 from ptx_emulator.ptx.model import Imm, Instruction, Operand, Reg, Vector
@@ -58,21 +59,34 @@ def _multiply(emitter: Emitter, instruction: Instruction) -> None:
         a_name = f"({', '.join(emitter.read(item, 'u32') for item in a.items)},)"
     else:
         a_name = emitter.array(a, "u64")
-    add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
-    product = (
-        f"s, {int(shape[1])}, ({a_type!r}, {b_type!r}), {a_name}, {emitter.array(b, 'u64')},"
-        f" {add}, {any(trans_a)}, {bool(trans_b)}"
-    )
+    add = _scale(emitter, scale_d)
+    b_name, products = emitter.array(b, "u64"), emitter.products
+    of, turned = f"s, {int(shape[1])}, ({a_type!r}, {b_type!r})", (any(trans_a), bool(trans_b))
     if d_type != "f32":
+        products.run_steps()
+        product = f"{of}, {a_name}, {b_name}, {add}, {turned[0]}, {turned[1]}"
         _multiply_at_once(emitter, accumulators, d_type, product)
         return
     registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
-    matrix = emitter.products.matrix(registers)
+    step = f"({a_name}, {b_name}, {emitter.pc})"
+    if add == "True" and products.continue_steps(registers, (of, turned), step):
+        return
+    products.run_steps()
+    matrix = products.matrix(registers)
     if matrix is None:
         values = emitter.rows.stacked([emitter.array(item, "f32") for item in accumulators.items])
         matrix = emitter.temporary(f"m.wgmma.gather(s, {values})", "f32")
-    result = emitter.temporary(f"m.wgmma.multiply({product}, {matrix}, {emitter.pc})", "f32")
-    emitter.products.keep_matrix(registers, result)
+    products.start_steps(registers, Steps((of, turned), add, matrix, [step]))
+
+
+def _scale(emitter: Emitter, scale_d: Operand) -> str:
+    """Whether a product adds to its accumulator, as a constant if it is one."""
+    if isinstance(scale_d, Imm):
+        return str(bool(scale_d.bits))
+    known = emitter.layout.known_predicates
+    if isinstance(scale_d, Reg) and scale_d.name in known:
+        return str(known[scale_d.name])
+    return emitter.read(scale_d, "b1")
 
 
 def _multiply_at_once(emitter: Emitter, accumulators: Vector, d_type: str, product: str) -> None:

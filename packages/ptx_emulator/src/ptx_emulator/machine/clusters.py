@@ -22,6 +22,7 @@ Ints = NDArray[np.int64]
 Shape = tuple[int, int, int]
 
 WINDOW = 1 << 24  # bytes of addresses for the shared memory of every CTA of a cluster
+SHARED_END = 17 * WINDOW  # a window for the own CTA, and one for each of up to 16
 LARGEST = 16  # CTAs
 
 

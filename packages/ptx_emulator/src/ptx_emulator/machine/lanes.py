@@ -49,6 +49,10 @@ class Selection:
     def num_warps(self) -> int:
         return len(self.warps)
 
+    def number(self, lane: int) -> int:
+        """The number in the launch of a lane of the selection."""
+        return int(self.index.start + lane if isinstance(self.index, slice) else self.index[lane])
+
     @cached_property
     def frame(self) -> Ints:
         """The lanes as native code takes them."""
@@ -98,6 +102,7 @@ class Lanes:
         self.at_start: dict[int, NDArray[np.int32]] = {}  # clocks, by how many views there are
         self._slices: dict[tuple[int, int], Selection] = {}
         self._scattered: dict[bytes, Selection] = {}
+        self._repeated: dict[tuple[int, int], Selection] = {}
         self.missing: Bools = self.warp * WARP_SIZE + self.lane >= threads  # of the last warp
 
     def shared_base(self, cta: Any, rank: Any) -> Any:
@@ -122,6 +127,16 @@ class Lanes:
             if len(self._scattered) == MOST_SCATTERED:
                 self._scattered.clear()
             known = self._scattered[key] = self._make(index, None)
+        return known
+
+    def repeated(self, number: int, count: int) -> Selection:
+        """One lane, `count` times: it moves as many pieces."""
+        key = number, count
+        known = self._repeated.get(key)
+        if known is None:
+            if len(self._repeated) == MOST_SCATTERED:
+                self._repeated.clear()
+            known = self._repeated[key] = self._make(np.full(count, number), None)
         return known
 
     def gather(self, numbers: Ints) -> Selection:

@@ -36,7 +36,7 @@ from ptx_emulator.machine.memory.private import PrivateMemory
 from ptx_emulator.machine.memory.shared import SharedMemory
 from ptx_emulator.machine.printing import Printer
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
-from ptx_emulator.machine.storage.owners import global_owners
+from ptx_emulator.machine.storage.owners import global_owners, local_owners
 from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.machine.tensor_cores.matrix import MatrixUnit
 from ptx_emulator.machine.tensor_cores.wgmma import Wgmma
@@ -103,6 +103,8 @@ class Machine(Launch):
         if checks:
             self.global_access.owners = global_owners(program, memory, parameters)
         self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
+        if checks and program.local_bytes:
+            self.local.owners = local_owners(program)
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(parameters), parameters)
         self.constant_access = ConstantAccess(self.global_access)
         self.generic = GenericAccess(shared, self.local, self.parameters, self.global_access)
@@ -136,14 +138,14 @@ class Machine(Launch):
         return np.full(s.count, self.ticks >> shift, np.uint64)
 
     def trap(self, s: Selection, mask: Bools | None, pc: int) -> None:
-        """A trap ends the launch, as on the hardware."""
+        """A trap or a breakpoint ends the launch, as on the hardware."""
         if mask is None or mask.any():
             part = self.lanes.part(s, mask)
             instruction = self.program.kernel.instructions[pc]
             cta = self.clusters.cta(part.cta[0], part.warp[0])
             warp = self.clusters.warp(part.warp[0])
             raise EmulatorError(
-                f"PTX line {instruction.ptx_line}: trap in CTA {cta} warp {warp}"
+                f"PTX line {instruction.ptx_line}: {instruction.parts[0]} in CTA {cta} warp {warp}"
                 f" lane {part.lane[0]}"
             )
 

@@ -27,6 +27,7 @@ import numpy as np
 from ptx_emulator.choices import LOCKSTEP, SCHEDULES
 from ptx_emulator.errors import DeadlockError, EmulatorError, EndlessError
 from ptx_emulator.machine.barriers.paths import Place
+from ptx_emulator.machine.barriers.waits import Wait
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
 from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
@@ -52,12 +53,10 @@ class _Group:
 
 @dataclass
 class _Waiter:
-    """Lanes that wait at an mbarrier: the block that ends there, the addresses, the parities."""
+    """Lanes that wait at an mbarrier: the block that ends there, and what they wait for."""
 
     block: int
-    lanes: Selection
-    address: Any
-    parity: Any
+    wait: Wait
 
 
 def _first_of(lanes: Selection) -> int:
@@ -218,7 +217,8 @@ class Scheduler:
                 self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
                 address, parity = result
-                self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))
+                wait = self._machine.mbarriers.wait(lanes, address.copy(), parity.copy())
+                self._waiters.append(_Waiter(block.index, wait))
                 self._wake()
             case "registers":
                 grows, count = result
@@ -283,21 +283,24 @@ class Scheduler:
     def _wake(self) -> bool:
         """Let lanes continue that waited for a phase that has completed."""
         woken = False
-        lanes = self._machine.lanes
+        machine, part_of = self._machine, self._machine.lanes.part
         still: list[_Waiter] = []
         for waiter in self._waiters:
-            block = self._machine.program.blocks[waiter.block]
-            pc = block.start + len(block.instructions) - 1
-            ready = self._machine.mbarriers.ready(waiter.lanes, waiter.address, waiter.parity, pc)
-            if ready.any():
-                woken = True
-                part = lanes.part(waiter.lanes, None if ready.all() else ready)
-                self._machine.mbarriers.acquire(part, waiter.address[ready])
-                self._enter(self._machine.program.blocks[waiter.block].next, part, waiter.block)
-            if not ready.all():
-                rest = lanes.part(waiter.lanes, ~ready) if ready.any() else waiter.lanes
-                late = ~ready
-                still.append(_Waiter(waiter.block, rest, waiter.address[late], waiter.parity[late]))
+            block, wait = machine.program.blocks[waiter.block], waiter.wait
+            complete = machine.mbarriers.complete(wait, block.last)
+            if not any(complete):
+                still.append(waiter)
+                continue
+            woken = True
+            lanes, address = wait.sel, wait.address
+            if not all(complete):
+                ready = np.array(complete)[wait.which]
+                rest, late = part_of(wait.sel, ~ready), ~ready
+                waits = machine.mbarriers.wait(rest, wait.address[late], wait.parity[late])
+                still.append(_Waiter(waiter.block, waits))
+                lanes, address = part_of(wait.sel, ready), address[ready]
+            machine.mbarriers.acquire(lanes, address)
+            self._enter(block.next, lanes, waiter.block)
         self._waiters = still
         return woken
 
@@ -308,9 +311,8 @@ class Scheduler:
         for waiter in self._waiters:
             instruction = program.blocks[waiter.block].instructions[-1]
             lines.append(f"  at {instruction.place}:")
-            waiting = self._machine.mbarriers.describe_waiters(
-                waiter.lanes, waiter.address, waiter.parity
-            )
+            wait = waiter.wait
+            waiting = self._machine.mbarriers.describe_waiters(wait.sel, wait.address, wait.parity)
             lines += [f"    {line}" for line in waiting]
         lines += self._spinners.describe()
         for group in self._groups:

@@ -102,20 +102,25 @@ long spread(const Array* products, long fragments, long lanes, const Array* out)
   return 0;
 }
 
-// Operands of a wgmma: 8 elements of every chunk. Where they are transposed, `depth` chunks
-// hold 8 rows as their columns.
+// One step of the operands of wgmmas, 8 elements of every chunk, into [groups, rows, steps * depth].
+// Where they are transposed, `depth` chunks hold 8 rows as their columns.
 long widen_chunks(const Array* chunks, const Array* memory, const Array* f16_values, long depth,
-                  long transposed, const Array* out) {
+                  long step, long transposed, const Array* out) {
   if (!is_plain(chunks)) return SUSPICIOUS;
   const int64_t* chunk = chunks->data;
   const uint16_t* halves = memory->data;
   const float* values = data(f16_values);
-  float* to = out->data;
+  long pitch = out->shape[2];
+  float* to = (float*)out->data + step * depth;
   long count = rows_of(chunks) * lanes_of(chunks);
-  for (long i = 0; i < count; ++i)
-    for (long e = 0; e < ROWS; ++e) {
-      long place = transposed ? (i / depth * ROWS + e) * depth + i % depth : i * ROWS + e;
-      to[place] = widened(halves[chunk[i] * ROWS + e], values);
-    }
+  for (long i = 0; i < count; ++i) {
+    const uint16_t* half = halves + chunk[i] * ROWS;
+    if (transposed)
+      for (long e = 0; e < ROWS; ++e)
+        to[(i / depth * ROWS + e) * pitch + i % depth] = widened(half[e], values);
+    else
+      for (long e = 0; e < ROWS; ++e)
+        to[i * ROWS / depth * pitch + i * ROWS % depth + e] = widened(half[e], values);
+  }
   return CLEAN;
 }

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ptx_emulator.errors import PtxError, quoted
 from ptx_emulator.program.ordering import STRONG
+from ptx_emulator.ptx.deferred import Deferred
 from ptx_emulator.ptx.model import (
     Instruction,
     Kernel,
@@ -25,13 +26,15 @@ _WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
 
 
 @dataclass
-class Block:
+class Block(Deferred):
     """Instructions that run one after the other, and what comes next.
 
     `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
     barrier, warp_barrier, cluster_wait, mbarrier_wait and registers (setmaxnreg); `next` is the
     block that follows in the text, `target` the label's.
     """
+
+    LATER = frozenset({"instructions", "live_in", "live_out", "defines"})
 
     index: int
     start: int
@@ -40,9 +43,14 @@ class Block:
     next: int | None
     target: int | None
     successors: tuple[int, ...]
-    live_in: frozenset[str] = frozenset()
-    live_out: frozenset[str] = frozenset()
-    defines: frozenset[str] = frozenset()
+    live_in: frozenset[str] = field(default_factory=frozenset)
+    live_out: frozenset[str] = field(default_factory=frozenset)
+    defines: frozenset[str] = field(default_factory=frozenset)
+
+    @cached_property
+    def last(self) -> int:
+        """The number of its last instruction."""
+        return self.start + len(self.instructions) - 1
 
     @cached_property
     def effects(self) -> list[tuple[set[str], set[str]]]:

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ptx_emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from ptx_emulator.program.program import Program
 
 _PACKAGE = Path(__file__).parents[1]
+_MAKERS = ("ptx/*.py", "emit/*.py", "program/*.py", "types.py")
 _FAST = 1  # a level of zlib; bytes are a fifth of what they were
 _DIGEST = hashlib.sha256().digest_size
 
@@ -73,7 +75,8 @@ def _key(ptx: str) -> bytes:
 @cache
 def _emulator() -> bytes:
     """What the form of a program depends on, besides its text."""
-    digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
-    for path in sorted(_PACKAGE.rglob("*.py")):
+    bases = SHARED_BASE, LOCAL_BASE, PARAM_BASE
+    digest = hashlib.sha256(f"{sys.version} {np.__version__} {bases}".encode())
+    for path in sorted(path for place in _MAKERS for path in _PACKAGE.glob(place)):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.digest()

@@ -13,12 +13,17 @@ from ptx_emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from ptx_emulator.program.blocks import Block, written_by
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.runs import Run, runs_of
+from ptx_emulator.ptx.deferred import Deferred
 from ptx_emulator.ptx.model import Imm, Instruction, Kernel, Operand, Reg, Symbol, Variable
 from ptx_emulator.types import STORAGE, scalar
 
 
-class Layout:
+class Layout(Deferred):
     """Where things are: registers that cross blocks, constants, symbols, parameters."""
+
+    LATER = frozenset(
+        {"slots", "used", "_constants", "_runs", "_param_registers", "known_predicates"}
+    )
 
     def __init__(self, kernel: Kernel, blocks: list[Block], hooks: Hooks) -> None:
         self.kernel = kernel
@@ -38,7 +43,9 @@ class Layout:
         local, self.local_bytes = _addresses(kernel.local, LOCAL_BASE)
         self._symbols |= local
         self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
-        self._param_registers = _params_in_registers(kernel)
+        written_once = _written_once(kernel)
+        self._param_registers = _params_in_registers(kernel, written_once)
+        self.known_predicates = _known_predicates(written_once)
 
     def runs(self, block: Block) -> list[Run]:
         """What of a block runs as one."""
@@ -49,7 +56,9 @@ class Layout:
 
     def symbol_address(self, name: str) -> int:
         if name not in self._symbols:
-            raise EmulatorError(f"{self.kernel.name} names {name}, which is no variable")
+            raise EmulatorError(
+                f"{name} is no variable, and addresses of functions are not emulated"
+            )
         return self._symbols[name]
 
     def param_offset(self, base: Operand) -> int | None:
@@ -77,18 +86,44 @@ class Layout:
         return [scalar(storage, bits) for storage, bits in self._constants]
 
 
-def _params_in_registers(kernel: Kernel) -> dict[str, int]:
-    """Registers whose only value is an address in the parameter block, as an offset there."""
+def _written_once(kernel: Kernel) -> dict[str, Instruction]:
+    """The registers that one instruction writes, for all lanes."""
     written: dict[str, list[Instruction]] = {}
     for instruction in kernel.instructions:
         for register in written_by(instruction):
             written.setdefault(register, []).append(instruction)
-    params = {param.name: param.offset for param in kernel.params}
-    alone = [
-        (register, writes[0])
+    return {
+        register: writes[0]
         for register, writes in written.items()
         if len(writes) == 1 and writes[0].predicate is None
-    ]
+    }
+
+
+def _known_predicates(written_once: dict[str, Instruction]) -> dict[str, bool]:
+    """Predicates that compare constants, as wrappers of wgmma have them."""
+    constants = {
+        register: instruction.operands[1].bits
+        for register, instruction in written_once.items()
+        if instruction.parts[0] == "mov" and isinstance(instruction.operands[1], Imm)
+    }
+
+    def value(operand: Operand) -> int | None:
+        if isinstance(operand, Imm):
+            return operand.bits
+        return constants.get(operand.name) if isinstance(operand, Reg) else None
+
+    known = {}
+    for register, instruction in written_once.items():
+        if instruction.parts in (("setp", "eq", "b32"), ("setp", "ne", "b32")):
+            left, right = map(value, instruction.operands[1:])
+            if left is not None and right is not None:
+                known[register] = (left == right) == (instruction.parts[1] == "eq")
+    return known
+
+
+def _params_in_registers(kernel: Kernel, written_once: dict[str, Instruction]) -> dict[str, int]:
+    """Registers whose only value is an address in the parameter block, as an offset there."""
+    params = {param.name: param.offset for param in kernel.params}
     offsets: dict[str, int] = {}
 
     def offset_in(source: Operand) -> int | None:
@@ -98,7 +133,7 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
     found = True
     while found:
         found = False
-        for register, instruction in alone:
+        for register, instruction in written_once.items():
             offset = _offset_after(instruction, offset_in)
             if offset is not None and register not in offsets:
                 offsets[register] = offset

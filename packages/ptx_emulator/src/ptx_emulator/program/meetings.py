@@ -20,7 +20,7 @@ _ACCESSES = {"ld", "ldu", "st", "cp", "ldmatrix", "stmatrix", "wmma", "prefetch"
 _SPACES = {"shared", "shared::cta", "global", "local", "param", "const"}
 _COMMUTATIVE = {"add", "min", "max", "and", "or", "xor"}
 _INTEGERS = {f"{sign}{bits}" for sign in "bsu" for bits in (32, 64)}
-_LATE = {"wgmma", "call", "trap", "setmaxnreg"}
+_LATE = {"wgmma", "call", "trap", "brkpt", "setmaxnreg"}
 
 
 def meets_at_barriers(kernel: Kernel, blocks: list[Block], used: Set[str]) -> bool:

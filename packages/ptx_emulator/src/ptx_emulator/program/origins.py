@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where addresses come from: the shared variables and the parameters that they are sums of.
+"""Where addresses come from: the variables and the parameters that they are sums of.
 
 An address that comes from one array and one array alone has to stay inside of it. Which parameters
-are pointers only the launch knows; a stride is a parameter too.
+are pointers only the launch knows; a stride is a parameter too. The arrays of a thread are parts of
+one local variable, the stack: compilers add a constant to its address where an array begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptx_emulator.program.blocks import written_by
-from ptx_emulator.ptx.model import Instruction, Kernel, Memory, Operand, Reg, Symbol
+from ptx_emulator.ptx.model import Imm, Instruction, Kernel, Memory, Operand, Reg, Symbol
 from ptx_emulator.types import STORAGE, STORAGE_OF_PTX
 
 POINTERS = {"u64", "b64", "s64"}
 COPIES = {"mov", "cvta", "cvt", "add", "and", "or", "selp", "min", "max"}
 ACCESSES = {"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"}
-SPACES = ("shared", "global")
+SPACES = ("shared", "global", "local")
+STACK = "__local_depot"  # what compilers call the variable of all local arrays
 INTEGERS = {"mul", "shl", "shr", "div", "rem", "setp", "bfe", "popc", "clz"}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A shared variable by its name, a parameter by its offset, or a value that nothing is known
-    of."""
+    """A shared or local variable by its name, an array of the stack by its first byte too, a
+    parameter by its offset, or a value that nothing is known of."""
 
     variable: str | None = None
     parameter: int | None = None
+    part: int | None = None
 
 
 UNKNOWN = Origin()
@@ -51,7 +54,7 @@ class _Registers:
     """What the values of registers come from, whatever instruction wrote them."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._shared = {variable.name for variable in kernel.shared}
+        self._variables = {variable.name for variable in (*kernel.shared, *kernel.local)}
         self._params = {param.name: param.offset for param in kernel.params}
         self._origins: dict[str, Origins] = {}
         written = [
@@ -75,8 +78,8 @@ class _Registers:
         if isinstance(operand, Reg):
             return self._origins.get(operand.name, NOTHING)
         if isinstance(operand, Symbol):
-            shared = operand.name in self._shared
-            return frozenset({Origin(variable=operand.name) if shared else UNKNOWN})
+            known = operand.name in self._variables
+            return frozenset({Origin(variable=operand.name) if known else UNKNOWN})
         return NOTHING
 
     def _result(self, instruction: Instruction, index: int) -> Origins:
@@ -84,6 +87,8 @@ class _Registers:
         opcode, sources = instruction.parts[0], instruction.operands[1:]
         if opcode == "ld":
             return self._loaded(instruction, index)
+        if opcode == "add" and isinstance(sources[1], Imm):
+            return self._parts(self.of(sources[0]), sources[1].bits)
         if opcode in COPIES:
             return self._all(sources)
         if opcode == "sub":
@@ -93,6 +98,15 @@ class _Registers:
         if opcode in ("atom", "shfl"):
             return frozenset({UNKNOWN})
         return frozenset({UNKNOWN}) if self._all(sources) else NOTHING
+
+    def _parts(self, origins: Origins, first: int) -> Origins:
+        """Of a sum with a constant: arrays of the stack, where nothing was added before."""
+        return frozenset(
+            replace(origin, part=first)
+            if (origin.variable or "").startswith(STACK) and origin.part is None
+            else origin
+            for origin in origins
+        )
 
     def _all(self, operands: Iterable[Operand]) -> Origins:
         return NOTHING.union(*(self.of(operand) for operand in operands))

@@ -15,7 +15,7 @@ from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.errors import EmulatorError, RefusedKernelError
 from ptx_emulator.machine import clusters
 from ptx_emulator.machine.arithmetic import integers, narrow, numerics, rounding
-from ptx_emulator.program.blocks import build_blocks, written_by
+from ptx_emulator.program.blocks import Block, build_blocks, written_by
 from ptx_emulator.program.flags import flag_reads
 from ptx_emulator.program.guesses import guesses, with_volatile
 from ptx_emulator.program.hooks import Hooks
@@ -39,17 +39,23 @@ from ptx_emulator.program.registers import registers_at_launch
 from ptx_emulator.program.unfenced import unfenced_products
 from ptx_emulator.program.unwritten import doubtful_registers
 from ptx_emulator.program.waiting import untested_waits, waiting_loops
-from ptx_emulator.ptx.model import (
-    Kernel,
-)
+from ptx_emulator.ptx.deferred import Deferred, Rest, state_without_rest
+from ptx_emulator.ptx.model import Kernel
 from ptx_emulator.ptx.parse import parse
 from ptx_emulator.types import STORAGE, STORAGE_OF_PTX
 
 BlockFunction = Callable[..., Any]
+_FACTS = (
+    *("orderings", "pointers", "bulk_copies", "atomics", "flag_reads", "strong_stores"),
+    *("looks_at_shared_flags", "global_writes", "meets_at_barriers", "given_to_printf"),
+    *("registers_at_launch", "has_mbarriers", "acting_blocks"),
+)
 
 
-class Program:
+class Program(Deferred):
     """A kernel, translated to a Python function per basic block."""
+
+    LATER = frozenset({"_texts"})
 
     def __init__(
         self, kernel: Kernel, hooks: Hooks | None = None, lanes_wait: bool = False
@@ -73,7 +79,6 @@ class Program:
         refusals.sort(key=lambda refusal: refusal.line or 0)
         if refusals:
             raise RefusedKernelError(kernel.name, refusals)
-        self.symbol_address = layout.symbol_address
         self.static_smem = layout.static_smem
         self.local_bytes = layout.local_bytes
         self.shared_addresses = {v.name: layout.symbol_address(v.name) for v in kernel.shared}
@@ -87,9 +92,11 @@ class Program:
         self.copies_meet_flags = copies_meet_flags(kernel.instructions)
         self.has_fences = has_fences(kernel.instructions)
         self.special_registers = sorted(layout.special_registers)
+        self.num_instructions = len(kernel.instructions)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         for block in self.blocks:
             block.forget_effects()
+        self._live_slots: dict[int, list[int]] = {}
         self.number = secrets.token_bytes(16)  # code names constants as this program counts them
         self._prepare()
 
@@ -109,17 +116,49 @@ class Program:
         self.codes_kept = 0  # as many of them are on disk
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but functions and their code."""
+        """Everything but functions and their code. What the instructions are asked for in a run is
+        answered now, and the instructions themselves are left for later."""
+        for fact in _FACTS:
+            getattr(self, fact)
+        for block in self.blocks:
+            block.forget_effects()
+            _ = block.last, block.spins
+        for header in self.waiting_loops:
+            self.live_slots(header)
+        owners: tuple[Deferred, ...] = (self, self.kernel, self._layout, *self.blocks)
+        rest = Rest(owners)
+        mine, kernel, layout, *blocks = (
+            state_without_rest(owner, rest, number) for number, owner in enumerate(owners)
+        )
         left_out = {"_namespace", "_functions", "codes", "codes_kept", "whose_lanes_wait"}
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        left_out |= {"kernel", "blocks", "_layout"}
+        mine = {name: value for name, value in mine.items() if name not in left_out}
+        del layout["kernel"]
+        return mine | {"_parts": (kernel, layout, blocks)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        kernel, layout, blocks = state.pop("_parts")
         vars(self).update(state)
+        self.kernel = Kernel.__new__(Kernel)
+        vars(self.kernel).update(kernel)
+        self._layout = Layout.__new__(Layout)
+        vars(self._layout).update(layout, kernel=self.kernel)
+        self.blocks = [Block.__new__(Block) for _ in blocks]
+        for block, of_block in zip(self.blocks, blocks, strict=True):
+            vars(block).update(of_block)
         self._prepare()
+
+    def symbol_address(self, name: str) -> int:
+        """Where a variable in shared or local memory, or a parameter, is."""
+        return self._layout.symbol_address(name)
 
     def live_slots(self, index: int) -> list[int]:
         """The registers whose values at the start of a block matter."""
-        return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
+        known = self._live_slots.get(index)
+        if known is None:
+            names = sorted(self.blocks[index].live_in)
+            known = self._live_slots[index] = [self._layout.slots[name] for name in names]
+        return known
 
     @cached_property
     def orderings(self) -> dict[int, Ordering]:
@@ -174,6 +213,17 @@ class Program:
             and not self._layout.used.isdisjoint(written_by(self.kernel.instructions[pc]))
             for pc, ordering in self.orderings.items()
         )
+
+    @cached_property
+    def has_mbarriers(self) -> bool:
+        return any(i.parts[0] == "mbarrier" for i in self.kernel.instructions)
+
+    @cached_property
+    def acting_blocks(self) -> list[bool]:
+        """Whether each block does more than a way out of a kernel."""
+        idle = {"bra", "ret", "exit", "mov"}
+        blocks = self.blocks
+        return [not idle.issuperset(i.parts[0] for i in block.instructions) for block in blocks]
 
     @cached_property
     def global_writes(self) -> list[int]:

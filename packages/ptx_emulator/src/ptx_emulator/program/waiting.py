@@ -25,7 +25,7 @@ def untested_waits(blocks: Sequence[Block]) -> list[int]:
     """The mbarrier.try_wait and test_wait whose result nothing looks at. They may fail, but only a
     look at the result tells."""
     return [
-        block.start + len(block.instructions) - 1
+        block.last
         for block in blocks
         if block.terminator == "mbarrier_wait"
         and block.live_out.isdisjoint(written_by(block.instructions[-1]))

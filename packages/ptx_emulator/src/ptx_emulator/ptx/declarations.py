@@ -142,7 +142,8 @@ def _initial_bytes(name: str, text: str, kind: str, line: int) -> bytes:
 def _constant_bytes(name: str, word: str, kind: str, size: int, line: int) -> bytes:
     constant = read_constant(word)
     if constant is None:
-        raise PtxError(f"{name} starts with {quoted(word)}; only numbers are emulated", line)
+        reason = "only numbers are emulated, and no addresses, as tables of virtual functions have"
+        raise PtxError(f"{name} starts with {quoted(word)}; {reason}", line)
     bits = _float_bits(constant, size) if kind[0] == "f" else constant.bits
     return (bits % (1 << 8 * size)).to_bytes(size, "little")
 

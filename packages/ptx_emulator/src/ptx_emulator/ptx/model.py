@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ptx_emulator.ptx.deferred import Deferred
+
 
 @dataclass(frozen=True)
 class _Named:
@@ -128,8 +130,10 @@ class Variable:
 
 
 @dataclass
-class Kernel:
+class Kernel(Deferred):
     """One `.entry`; `labels` maps to the index of the instruction that follows the label."""
+
+    LATER = frozenset({"instructions", "labels", "registers"})
 
     name: str
     params: tuple[Param, ...]

@@ -49,7 +49,7 @@ FROM_HERE = Sources()
 def finding_lines(
     findings: Sequence[Finding], sources: Sources = FROM_HERE, places: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The findings of each kind and line in CUDA, those lines, and what usually mends them.
+    """The findings of each kind and line in CUDA, those lines, and how to fix them.
 
     `places` says what lies at the address of each.
     """
@@ -74,11 +74,11 @@ def finding_lines(
 
 
 def mend_lines(kinds: Iterable[str], mends: Mapping[str, str] = MENDS) -> Iterator[str]:
-    """Why mistakes of these kinds are a problem, and what usually mends them."""
+    """Why mistakes of these kinds are a problem, and how to fix them."""
     for kind in kinds:
         if kind in PROBLEMS:
             yield f"why it is a problem ({kind}): {PROBLEMS[kind]}"
-        yield f"what usually mends it ({kind}): {mends[kind]}"
+        yield f"how to fix it ({kind}): {mends[kind]}"
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What usually mends a mistake, by the kind of finding that it gives."""
+"""How to fix a mistake, by the kind of finding that it gives."""
 
 from __future__ import annotations
 

@@ -85,8 +85,10 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
         )
     for param, value, name in zip(params, given, names, strict=True):
         if isinstance(value, _POINTERS) and param.size != 8:
+            whole = ", and a structure is passed from Python, as a Struct" if param.size > 8 else ""
             raise UnsupportedError(
                 f"{name} is an array, and the parameter has {param.size} bytes; a pointer has 8"
+                f"{whole}"
             )
         if isinstance(value, Tensor) and param.size != MAP_BYTES:
             raise UnsupportedError(

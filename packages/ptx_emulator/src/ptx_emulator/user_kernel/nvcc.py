@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,14 +43,27 @@ def ptx_of_nvcc(
         beside = f"-I{Path(name).parent}"
         command = [nvcc, "-ptx", *options, beside, "--expt-relaxed-constexpr"]
         command += ["--expt-extended-lambda", "-o", str(ptx), str(text)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise RefusedSourceError(f"{nvcc}: {error}") from None
-        if done.returncode != 0 or not ptx.is_file():
-            raise RefusedSourceError(done.stderr.strip() or f"{nvcc} ended with {done.returncode}")
+        code, said = _run(command)
+        if code != 0 or not ptx.is_file():
+            raise RefusedSourceError(said.strip() or f"{nvcc} ended with {code}")
         made = ptx.read_text()
     found = _NAMED.search(made)
     return Compiled(made, found[1] if found else None)
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """The exit code and what is said; what takes too long is ended with all that it started."""
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        with subprocess.Popen(
+            command, stdout=nothing, stderr=pipe, text=True, start_new_session=True
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=SECONDS)
+            except BaseException:  # Ctrl-C, too
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RefusedSourceError(f"{command[0]}: {error}") from None
+    return process.returncode, said

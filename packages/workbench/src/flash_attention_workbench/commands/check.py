@@ -35,7 +35,7 @@ def check(
         bool, typer.Option("--emulate", help="run the kernel in the emulator; small shapes")
     ] = False,
 ) -> None:
-    """Hold the output of `attention` to float64, beside 16-bit torch. Exit code 1 if it is wrong.
+    """Compare the output of `attention` with float64, beside 16-bit torch. Exit code 1 if wrong.
 
     q, k and v are random. Where $FLASH_ATTENTION_KERNELS names a set of kernels and --config is
     left out, every kernel of the set for this data type and head dimension is checked.

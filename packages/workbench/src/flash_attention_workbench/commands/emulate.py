@@ -28,7 +28,12 @@ from flash_attention_workbench.commands.console import (
 )
 from flash_attention_workbench.commands.counted import print_sites
 from flash_attention_workbench.commands.emulated import CompileUnit, EmulatedKernel, EmulatedProblem
-from flash_attention_workbench.commands.findings import print_findings, print_mends, print_stopped
+from flash_attention_workbench.commands.findings import (
+    print_findings,
+    print_mends,
+    print_stopped,
+    sources_in,
+)
 from flash_attention_workbench.commands.options import (
     ArchOption,
     CausalOption,
@@ -44,6 +49,7 @@ from flash_attention_workbench.ladder.edited import EditedRung
 from flash_attention_workbench.mends import NUMBERS
 from flash_attention_workbench.plants import Plant, compiler, edited_headers, find_plant
 from ptx_emulator import SCHEDULES
+from ptx_emulator.report.findings import Sources
 
 LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
 
@@ -135,11 +141,12 @@ def _run(
             print_stopped(error)
             return {"ok": False, "stopped": str(error)}
         _print(name, kernel, arch, order["schedule"])
-        print_findings(kernel.findings, include)
-    if not isinstance(change, Plant):
-        _print_counters(kernel)
-    elif not kernel.check.ok and not kernel.findings:
+        sources = sources_in(include)
+        print_findings(kernel.findings, sources)
+    if change and not kernel.check.ok and not kernel.findings:
         print_mends([NUMBERS])
+    if change is None or (isinstance(change, EditedRung) and kernel.ok):
+        _print_counters(kernel, sources)
     return kernel.to_dict()
 
 
@@ -181,11 +188,11 @@ def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
     )
 
 
-def _print_counters(kernel: EmulatedKernel) -> None:
+def _print_counters(kernel: EmulatedKernel, sources: Sources) -> None:
     counts = kernel.counters.to_dict()
     output.print(_totals(kernel, counts))
     output.print(_classes(kernel))
-    print_sites(kernel.counters)
+    print_sites(kernel.counters, sources)
 
 
 def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:

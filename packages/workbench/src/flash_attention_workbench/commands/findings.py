@@ -18,13 +18,19 @@ from ptx_emulator.report.mends import DEADLOCK
 INSTRUCTIONS = "fa/ptx/"
 
 
-def print_findings(findings: Sequence[Finding], include: Path = INCLUDE_DIR) -> None:
-    """The findings of each kind and line in CUDA, those lines, and what usually mends them."""
+def sources_in(include: Path = INCLUDE_DIR) -> Sources:
+    """How places are named: the lines of headers, or those of a file of one's own.
+
+    Such a file has the instructions of the headers too, so that their callers are shown.
+    """
+    shown = (0,) if (include / "fa").is_dir() else (0, 1)
+    return Sources(shortened, include, INSTRUCTIONS, shown)
+
+
+def print_findings(findings: Sequence[Finding], sources: Sources) -> None:
+    """The findings of each kind and line in CUDA, those lines, and how to fix them."""
     colour = "bold red" if findings else "green"
     output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
-    # A file of one's own has the instructions of the headers too, so that their callers are shown.
-    shown = (0,) if (include / "fa").is_dir() else (0, 1)
-    sources = Sources(shortened, include, INSTRUCTIONS, shown)
     print_lines(finding_lines(findings, sources))
 
 
@@ -36,7 +42,7 @@ def print_stopped(error: LaunchError) -> None:
 
 
 def print_mends(kinds: Iterable[str]) -> None:
-    """Why mistakes of these kinds are a problem, and what usually mends them."""
+    """Why mistakes of these kinds are a problem, and how to fix them."""
     print_lines(mend_lines(kinds, MENDS))
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ptx_emulator.machine.arithmetic.numerics import E4M3_VALUES, Floats, Words, to_f16, to_f32
 
 E4M3_LARGEST, E5M2_LARGEST = 448.0, 57344.0
+TF32_BITS = np.uint32(0xFFFFE000)
 
 
 def to_e4m3(x: Floats) -> NDArray[np.uint8]:
@@ -50,15 +51,14 @@ def unpack_8(pair: NDArray[np.uint16], dtype: str) -> NDArray[np.uint32]:
 
 
 def to_tf32(x: Floats) -> Words:
-    """The nearest of 19 bits, of two the one away from zero."""
-    return _to_tf32(x, np.uint32(0x1000))
+    """The nearest of 19 bits, of two the one away from zero. NaN loses its last bits."""
+    bits = x.view(np.uint32)
+    return np.where(np.isfinite(x), bits + np.uint32(0x1000), bits) & TF32_BITS
 
 
 def to_tf32_even(x: Floats) -> Words:
-    """The nearest of 19 bits, of two the even one."""
-    return _to_tf32(x, np.uint32(0xFFF) + (x.view(np.uint32) >> 13 & 1))
-
-
-def _to_tf32(x: Floats, half: Words) -> Words:
+    """The nearest of 19 bits, of two the even one. There is one NaN."""
     bits = x.view(np.uint32)
-    return np.where(np.isfinite(x), bits + half & np.uint32(0xFFFFE000), bits)
+    even = bits + (np.uint32(0xFFF) + (bits >> 13 & 1))
+    kept = np.where(np.isfinite(x), even, bits) & TF32_BITS
+    return np.where(np.isnan(x), np.uint32(0x7FFFE000), kept)

@@ -20,10 +20,14 @@ def directed(name: str, mode: str, *sources: Array) -> Array:
     """A sum, difference, product, quotient, root or fma of one type of floats."""
     if sources[0].dtype == np.float64:
         near, beyond = _DOUBLES[name](*sources)
-        return _toward(mode, near, beyond)
-    exact, lost = _SINGLES[name](*(source.astype(np.float64) for source in sources))
-    near = exact.astype(np.float32)
-    return _toward(mode, near, np.where(exact == near, -lost, near - exact))
+    else:
+        exact, lost = _SINGLES[name](*(source.astype(np.float64) for source in sources))
+        near = exact.astype(np.float32)
+        beyond = np.where(exact == near, -lost, near - exact)
+    if mode == "rm" and name in _NEGATIVE:
+        near = np.where((near == 0) & (beyond == 0) & _NEGATIVE[name](*sources), -0.0, near)
+        near = near.astype(sources[0].dtype, copy=False)
+    return _toward(mode, near, beyond)
 
 
 def converted(value: Array, mode: str, target: Any) -> Array:
@@ -48,6 +52,15 @@ def _toward(mode: str, near: Array, beyond: Array) -> Array:
         "rz": np.where(near > 0, beyond > 0, beyond < 0),
     }[mode]
     return np.where(wrong, np.nextafter(near, near.dtype.type(TOWARD[mode])), near)
+
+
+# Where a sum that is exactly zero is -0 if it is rounded down: its terms have opposite signs.
+_NEGATIVE: dict[str, Callable[..., Array]] = {
+    "add": lambda a, b: np.signbit(a) != np.signbit(b),
+    "sub": lambda a, b: np.signbit(a) == np.signbit(b),
+    "fma": lambda a, b, c: (np.signbit(a) != np.signbit(b)) != np.signbit(c),
+    "mad": lambda a, b, c: (np.signbit(a) != np.signbit(b)) != np.signbit(c),
+}
 
 
 def _fma(a: Array, b: Array, c: Array) -> tuple[Array, Array]:

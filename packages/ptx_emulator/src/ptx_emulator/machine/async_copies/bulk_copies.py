@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Access, Ints, Mask, Thread, executing
 from ptx_emulator.machine.arithmetic.atomics import COPIED
-from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, CopyEngine
+from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, Chunks, CopyEngine
 from ptx_emulator.machine.lanes import Selection
 from ptx_emulator.machine.storage.storage import CHUNK
 
@@ -25,7 +25,7 @@ class _Range:
 
     thread: Thread
     where: Ints  # one address a chunk
-    chunks: Ints
+    chunks: Chunks
     nbytes: int  # what the instruction says
 
 
@@ -72,13 +72,13 @@ class BulkCopies(CopyEngine):
         for thread in executing(sel, mask, pc):
             moved = self._range(thread, dst, src, nbytes, "shared source address")
             barrier = self._mbarriers.find(thread, mbarrier)
-            order: Ints = np.arange(int(nbytes[thread.lane]) // CHUNK)
+            order = Chunks.row(int(nbytes[thread.lane]) // CHUNK)
             address = int(src[thread.lane])
             chunks = self.chunks_in_shared(thread, address, order, "the bulk copy")
             if moved is None or barrier is None or chunks is None:
                 continue
-            shared.bulk_read(thread, chunks, clocks.bulk_agent(thread.warp), epoch=0)
-            data = shared.chunks.take(chunks)
+            shared.bulk_read(thread, chunks.places, clocks.bulk_agent(thread.warp), epoch=0)
+            data = shared.chunks.take(chunks.places)
             self.start_load(thread, moved.chunks, data, barrier, moved.nbytes)
 
     def _read(self, moved: _Range) -> Array:
@@ -100,7 +100,8 @@ class BulkCopies(CopyEngine):
             moved = self._range(thread, src, dst, nbytes)
             if moved is not None:
                 target = self._resolve(moved, "bulk store")
-                self.start_store(thread, moved.chunks, partial(self._write, target), target)
+                put = partial(self._write, target)
+                self.start_store(thread, moved.chunks.places, put, target)
 
     def add(
         self, sel: Selection, dst: Array, src: Array, nbytes: Array, mask: Mask, pc: int
@@ -110,7 +111,8 @@ class BulkCopies(CopyEngine):
             moved = self._range(thread, src, dst, nbytes)
             if moved is not None:
                 target = self._resolve(moved, "bulk addition")
-                self.start_store(thread, moved.chunks, partial(self._add, target), target)
+                put = partial(self._add, target)
+                self.start_store(thread, moved.chunks.places, put, target)
 
     def _range(
         self,
@@ -133,11 +135,11 @@ class BulkCopies(CopyEngine):
                 detail = f"the {what} of a bulk copy, {value:#x}, is no multiple of {CHUNK}"
                 self.report("tma-alignment", detail, thread, shared)
             starts.append(value - value % CHUNK)
-        order: Ints = np.arange(size // CHUNK)
+        order = Chunks.row(size // CHUNK)
         chunks = self.chunks_in_shared(thread, starts[0], order, "the bulk copy")
         if chunks is None:
             return None
-        return _Range(thread, starts[1] + order * CHUNK, chunks, size)
+        return _Range(thread, starts[1] + order.places * CHUNK, chunks, size)
 
     def _resolve(self, moved: _Range, what: str) -> Access:
         """The access to global memory, counted, by the chunks that may be accessed."""

@@ -53,7 +53,7 @@ class BulkGroups:
         epoch = int(self._epochs[thread.warp_id])
         agent = launch.clocks.bulk_agent(thread.warp)
         self._shared.bulk_read(thread, chunks, agent, epoch)
-        number = int(launch.lanes.numbers[thread.sel.index][thread.lane])
+        number = thread.sel.number(thread.lane)
         queue = self._queues.setdefault(number, _Queue())
         queue.open.append(_Store(thread, chunks, put, epoch))
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,19 @@ from ptx_emulator.machine.storage.storage import CHUNK, POISONED
 Array = NDArray[Any]
 
 SECTOR_BYTES = 32
+
+
+class Chunks(NamedTuple):
+    """Chunks of shared memory, in the order of a copy: they lie from `first` to before `end`."""
+
+    places: Ints
+    first: int
+    end: int
+
+    @classmethod
+    def row(cls, count: int) -> Chunks:
+        """As many one after the other."""
+        return cls(np.arange(count), 0, count)
 
 
 class CopyEngine:
@@ -42,21 +55,22 @@ class CopyEngine:
         self._bulk_groups = bulk_groups
 
     def start_load(
-        self, thread: Thread, chunks: Ints, data: Array, barrier: Barrier, nbytes: int
+        self, thread: Thread, chunks: Chunks, data: Array, barrier: Barrier, nbytes: int
     ) -> None:
         """Poison the chunks now; `data` lands, and completes `nbytes`, when somebody waits."""
         target = self._shared.chunks
 
         def land() -> None:
-            target[chunks] = data
+            target[chunks.places] = data
 
         self._mbarriers.check_fenced(thread, barrier)
-        number = int(self._launch.lanes.numbers[thread.sel.index][thread.lane])
+        number = thread.sel.number(thread.lane)
         agent, epoch = self._mbarriers.start_transfer(barrier, nbytes, number, thread.pc, land)
-        if chunks.size:
-            begin, end = int(chunks.min()) * CHUNK, (int(chunks.max()) + 1) * CHUNK
-            self._shared.engine_write(thread, begin, end, agent, epoch)
-            target[chunks] = POISONED[CHUNK]
+        if chunks.places.size:
+            self._shared.engine_write(
+                thread, chunks.first * CHUNK, chunks.end * CHUNK, agent, epoch
+            )
+            target[chunks.places] = POISONED[CHUNK]
 
     def copies(
         self, thread: Thread, dst: Array, mbarrier: Array, ranks: Array | None
@@ -92,24 +106,25 @@ class CopyEngine:
 
         self._bulk_groups.start(thread, chunks, land)
 
-    def chunks_in_shared(self, thread: Thread, address: int, order: Ints, what: str) -> Ints | None:
+    def chunks_in_shared(
+        self, thread: Thread, address: int, order: Chunks, what: str
+    ) -> Chunks | None:
         """Flat chunks at `order` from an address; None, and a finding, where there are none."""
         address, base = self._shared.located(thread, address)
         offset = address - SHARED_BASE
-        first = offset + int(order.min(initial=0)) * CHUNK
-        last = offset + (int(order.max(initial=-1)) + 1) * CHUNK
+        first = offset + min(order.first, 0) * CHUNK
+        last = offset + order.end * CHUNK
         limit = self._launch.shared_limit
         if first < 0 or last > limit:
             detail = f"{what} covers shared bytes {first} to {last} of {limit}"
             self.report("shared-out-of-bounds", detail, thread, np.full(thread.sel.count, address))
             return None
-        chunks: Ints = order + (base + address) // CHUNK
-        return chunks
+        start = (base + address) // CHUNK
+        return Chunks(order.places + start, order.first + start, order.end + start)
 
     def access(self, thread: Thread, where: Array, size: int, mask: Mask, what: str) -> Access:
         """The access to global memory: by one thread, once for every piece of `size` bytes."""
-        number = self._launch.lanes.numbers[thread.sel.index][thread.lane]
-        repeated = self._launch.lanes.select(np.full(len(where), number))
+        repeated = self._launch.lanes.repeated(thread.sel.number(thread.lane), len(where))
         return Access(repeated, where, size, mask, thread.pc, what)
 
     def report(self, kind: str, detail: str, thread: Thread, address: Array | None = None) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Access, Mask, Thread, executing
 from ptx_emulator.machine.async_copies.bulk_groups import BulkGroups
-from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, CopyEngine
+from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, Chunks, CopyEngine
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, TensorMap, swizzle
 from ptx_emulator.machine.barriers.mbarriers import MBarriers
 from ptx_emulator.machine.lanes import GLOBAL_BASE, Selection
@@ -46,7 +46,7 @@ class _Box:
 
     tensor: TensorMap
     start: tuple[int, ...]
-    chunks: NDArray[np.int64]  # flat 16-byte chunks, in the order of the box
+    chunks: Chunks  # in the order of the box
     thread: Thread
 
     @property
@@ -66,7 +66,7 @@ class _Box:
         """The chunks of every row that a store reads: those with columns of the tensor."""
         columns = min(self.tensor.box[0], self.tensor.dims[0] - self.start[0])
         count = -(-max(columns, 0) * self.tensor.element_bytes // CHUNK_BYTES)
-        return self.chunks.reshape(-1, self.tensor.row_bytes // CHUNK_BYTES)[:, :count]
+        return self.chunks.places.reshape(-1, self.tensor.row_bytes // CHUNK_BYTES)[:, :count]
 
 
 class Tma(CopyEngine):
@@ -83,7 +83,7 @@ class Tma(CopyEngine):
     ) -> None:
         super().__init__(launch, shared, global_access, mbarriers, bulk_groups)
         self._tensor_maps = tensor_maps  # by the address of the parameter
-        self._orders: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+        self._orders: dict[tuple[int, int, int], Chunks] = {}
         self._pieces: dict[tuple[TensorMap, _Bounds, int], _Pieces] = {}
 
     def load(
@@ -165,22 +165,24 @@ class Tma(CopyEngine):
             return None
         return _Box(tensor, start, chunks, thread)
 
-    def _order(self, tensor: TensorMap, address: int) -> NDArray[np.int64]:
+    def _order(self, tensor: TensorMap, address: int) -> Chunks:
         """Where the chunks of a box go, relative to its address."""
         near = address % PATTERN_BYTES
         key = tensor.swizzle, tensor.box_bytes, near
         if key not in self._orders:
             linear = np.arange(near, near + tensor.box_bytes, CHUNK_BYTES)
-            self._orders[key] = (swizzle(linear, tensor.swizzle) - near) // CHUNK_BYTES
+            places = (swizzle(linear, tensor.swizzle) - near) // CHUNK_BYTES
+            self._orders[key] = Chunks(places, int(places.min()), int(places.max()) + 1)
         return self._orders[key]
 
     def _read_tensor(self, box: _Box) -> Array:
         """The chunks of a box; zero where it leaves the tensor."""
-        data = np.zeros(box.tensor.box_bytes, np.uint8)
         pieces, offsets, allowed = self._resolve(box, "tensor load")
+        data = np.zeros(box.tensor.box_bytes, np.uint8)
         if pieces is not None:
             memory = self._global_access
-            values = memory.storage.views[pieces.size].take(offsets // pieces.size)
+            shift = pieces.size.bit_length() - 1
+            values = memory.storage.views[pieces.size].take(offsets >> shift)
             wide = data.view(values.dtype)
             if allowed is None:
                 wide[pieces.places] = values

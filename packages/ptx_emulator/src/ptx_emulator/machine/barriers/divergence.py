@@ -53,4 +53,4 @@ def _check_warp(launch: Launch, paths: Paths, warp: int, met: dict[Place, Ints])
 def _last(launch: Launch, place: Place) -> int:
     """The instruction at the end of a block."""
     block = launch.program.blocks[place.block]
-    return block.start + len(block.instructions) - 1
+    return block.last

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Access, Mask, Thread, alone_among, executing
+from ptx_emulator.machine.barriers.waits import Wait, by_warp_and_address, warps_by_cta
 from ptx_emulator.machine.clusters import WINDOW
 from ptx_emulator.machine.lanes import Selection
 from ptx_emulator.machine.launch.clocks import Released
@@ -64,9 +65,6 @@ class Barrier:
     def parity(self) -> int:
         """Parity of the phase in progress; a wait for the other one passes."""
         return self.phase & 1
-
-    def release(self, known: Released) -> None:
-        np.maximum(self.released, known, out=self.released)
 
     def complete_if_done(self) -> None:
         if self.pending or self.tx:
@@ -186,14 +184,13 @@ class MBarriers:
         launch = self._launch
         state = np.zeros(sel.count, np.uint64)
         alone = alone_among(sel, mask)
-        for lanes in _by_warp_and_address(sel, addr, mask):
+        for lanes in by_warp_and_address(sel, addr, mask):
             thread = Thread(sel, int(lanes[0]), pc)
             barrier = self.find(thread, addr)
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            known = launch.clocks.known_of_group(thread.warp_id, bool(alone[thread.lane]))
-            barrier.release(known)
+            launch.clocks.let_see(thread.warp_id, bool(alone[thread.lane]), barrier.released)
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
@@ -216,36 +213,46 @@ class MBarriers:
         Transfers land here and not before: when somebody waits for the phase and only their bytes
         are missing.
         """
-        addr = self._shared.named(sel, addr)
+        wait = self.wait(sel, addr, parity)
+        return np.array(self.complete(wait, pc), bool)[wait.which]
+
+    def wait(self, sel: Selection, addr: Array, parity: Array) -> Wait:
+        """What lanes wait for."""
+        return Wait.of(sel, self._shared.named(sel, addr), parity)
+
+    def complete(self, wait: Wait, pc: int) -> list[bool]:
+        """Whether each phase that lanes wait for is complete."""
         if self._unsettled:
-            self._check_waits(sel, addr, pc)
-        key = sel.cta.astype(np.int64) << 33 | addr.astype(np.int64) << 1
-        key |= parity.astype(np.int64) & 1
-        distinct, inverse = np.unique(key, return_inverse=True)
-        complete = np.zeros(len(distinct), bool)
-        for index, packed in enumerate(distinct.tolist()):
-            barrier = self._barriers.get((packed >> 33, packed >> 1 & 0xFFFFFFFF))
+            self._check_waits(wait.sel, wait.address, pc)
+        complete = []
+        for number, (cta, address, parity) in enumerate(wait.phases):
+            barrier = self._barriers.get((cta, address))
             if barrier is None:
-                self.find(Thread(sel, int((inverse == index).argmax()), pc), addr)
-                continue
-            if barrier.parity == packed & 1:
+                lane = int((wait.which == number).argmax())
+                self.find(Thread(wait.sel, lane, pc), wait.address)
+            elif barrier.parity == parity:
                 self._land(barrier)
-            complete[index] = barrier.parity != packed & 1
-        return complete[inverse]
+            complete.append(barrier is not None and barrier.parity != parity)
+        return complete
 
     def acquire(self, sel: Selection, addr: Array) -> None:
         """After a wait that passed: what the completed phase made visible."""
         addr = self._shared.named(sel, addr)
-        for lanes in _by_warp_and_address(sel, addr, None):
+        acquire = self._launch.clocks.acquire_all
+        if sel.whole_warps and (addr == addr[0]).all():
+            address = int(addr[0])
+            for cta, warps in warps_by_cta(sel):
+                barrier = self._barriers.get((cta, address))
+                if barrier is not None:
+                    acquire(warps, barrier.visible, alone=False, whole_warp=True)
+            return
+        for lanes in by_warp_and_address(sel, addr, None):
             lane = int(lanes[0])
             barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
             if barrier is not None:
-                self._launch.clocks.acquire(
-                    int(sel.warp_id[lane]),
-                    barrier.visible,
-                    alone=bool(sel.alone[lane]),
-                    whole_warp=sel.whole_warps,
-                )
+                alone, whole = bool(sel.alone[lane]), sel.whole_warps
+                warps = sel.warp_id[lane : lane + 1]
+                acquire(warps, barrier.visible, alone=alone, whole_warp=whole)
 
     def find(self, thread: Thread, addr: Array) -> Barrier | None:
         """The mbarrier a thread names; None, and a finding, if there is none it may use."""
@@ -302,7 +309,7 @@ class MBarriers:
 
     def _check_waits(self, sel: Selection, addr: Array, pc: int) -> None:
         """Whether waiting warps have seen their mbarriers initialised; skipped once all have."""
-        for lanes in _by_warp_and_address(sel, addr, None):
+        for lanes in by_warp_and_address(sel, addr, None):
             self.find(Thread(sel, int(lanes[0]), pc), addr)
         seen, num_ctas = self._launch.clocks.seen, self._launch.num_ctas
         self._unsettled = any(
@@ -359,22 +366,3 @@ class MBarriers:
         )
         address = np.array([barrier.address])
         self._launch.findings.report_thread("mbarrier-transaction", detail, thread, address)
-
-
-FEW = 64  # lanes that are grouped faster one by one
-
-
-def _by_warp_and_address(sel: Selection, addr: Array, mask: Mask) -> list[Array]:
-    """The executing lanes, grouped by warp and address."""
-    lanes = np.arange(sel.count) if mask is None else np.flatnonzero(mask)
-    if len(lanes) == 0:
-        return []
-    key = sel.warp_id[lanes] << 32 | addr[lanes].astype(np.int64)
-    if len(lanes) <= FEW:
-        alike: dict[int, list[int]] = {}
-        for lane, place in zip(lanes.tolist(), key.tolist(), strict=True):
-            alike.setdefault(place, []).append(lane)
-        return [np.array(alike[place]) for place in sorted(alike)]
-    order = np.argsort(key, kind="stable")
-    bounds = np.flatnonzero(np.diff(key[order])) + 1
-    return np.split(lanes[order], bounds)

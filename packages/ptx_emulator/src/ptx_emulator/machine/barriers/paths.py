@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from ptx_emulator.machine.lanes import WARP_SIZE, Ints, Selection
 from ptx_emulator.machine.launch.launch import Launch
 
 When = tuple[int, ...]  # position in program order, with the iterations of enclosing loops
-_IDLE = {"bra", "ret", "exit", "mov"}  # what a way out of a kernel consists of
 
 
 class Place(NamedTuple):
@@ -27,14 +25,10 @@ class Paths:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
+        self._acts = launch.program.acting_blocks
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
         self._last: Ints = np.full(launch.num_lanes, -1)
-
-    @cached_property
-    def _acts(self) -> list[bool]:
-        blocks = self._launch.program.blocks
-        return [not _IDLE.issuperset(i.parts[0] for i in block.instructions) for block in blocks]
 
     def took(self, lanes: Selection, block: int, when: When) -> None:
         """Lanes without the others of their warps run a block."""

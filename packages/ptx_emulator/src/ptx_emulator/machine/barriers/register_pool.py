@@ -196,4 +196,4 @@ class RegisterPool:
     def _place(self, block: int) -> int:
         """The number of the instruction that ends a block."""
         ended = self._launch.program.blocks[block]
-        return ended.start + len(ended.instructions) - 1
+        return ended.last

@@ -106,4 +106,4 @@ class WarpBarriers:
 
     def _pc(self, place: Place) -> int:
         block = self._launch.program.blocks[place.block]
-        return block.start + len(block.instructions) - 1
+        return block.last

@@ -26,6 +26,7 @@ class KernelBefore:
         self.watched = starts_early and launch.checks
         ctas, warps = launch.num_ctas, launch.warps_per_cta
         shape = (ctas, warps) if self.watched else (0, 0)
+        self._known_by_all = False
         self._waited: NDArray[np.int32] = np.full(shape, NEVER, np.int32)  # since an epoch
 
     def wait(self, sel: Selection, mask: Mask) -> None:
@@ -40,7 +41,7 @@ class KernelBefore:
 
     def check(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
         """Report accesses to what the kernel before wrote, by threads that have not waited."""
-        if not self.watched or allocation.newest <= self._first:
+        if not self.watched or allocation.newest <= self._first or self._all_know():
             return
         number = allocation.writes(access.where[lanes], access.nbytes)[0].number
         written = ((number > self._first) & (number <= self._last)).any(axis=1)
@@ -52,6 +53,15 @@ class KernelBefore:
             detail += " griddepcontrol.wait before it"
             address = access.where + GLOBAL_BASE
             self._findings.report("early-access", detail, access.pc, access.sel, early, address)
+
+    def _all_know(self) -> bool:
+        """Whether every warp knows it, and every lane that acts alone; they never forget."""
+        if not self._known_by_all:
+            clocks = self._clocks
+            seen = clocks.seen[:, : clocks.warps_per_cta]
+            seen = seen.reshape(-1, clocks.num_ctas, clocks.warps_per_cta)  # [warps, CTAs, agents]
+            self._known_by_all = bool((seen >= self._waited).any(axis=2).all())
+        return self._known_by_all
 
     def _knows(self, sel: Selection) -> Bools:
         clocks = self._clocks

@@ -31,6 +31,7 @@ from ptx_emulator.machine.launch.clocks import WARPS_PER_GROUP
 from ptx_emulator.machine.launch.findings import Findings
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.storage.storage import Storage
+from ptx_emulator.program.exchanged import Exchanged
 
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
@@ -47,6 +48,7 @@ class Shadow:
         self._checks = launch.checks
         self._stride = launch.shared_stride
         self._flags = SharedFlags(launch)
+        self._exchanged = Exchanged(launch.program.kernel)
         self._warps_per_cta = launch.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
@@ -348,6 +350,8 @@ class Shadow:
                 lane = tags & LANE_MASK
                 late &= (lane != COLLECTIVE) & (lane != who.lane)
                 late = self._unflagged_reads(late, access, who, (agent, tags, epochs))
+                if late.any():
+                    late &= ~self._exchanged.feeds(tags >> LANE_BITS, access.pc)
                 if late.any():
                     detail = f"write over bytes another lane of the warp read{UNSYNCED}"
                     self._report("intra-warp-race", detail, access, late, pc_of(tags[late]))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.machine.lanes import Bools, Selection
 from ptx_emulator.machine.launch.geometry import Geometry
+from ptx_emulator.native import Native
 from ptx_emulator.program.program import Program
 
 MBARRIER_SLOTS = 64
@@ -42,11 +43,12 @@ class Clocks:
     seen reaches the others by __syncwarp, and so does what they did reach it.
     """
 
-    def __init__(self, program: Program, geometry: Geometry) -> None:
+    def __init__(self, program: Program, geometry: Geometry, native: Native | None = None) -> None:
+        self._native = native
         self._lanes = geometry.lanes
         self._clusters = geometry.clusters
-        arrives = any(i.parts[0] == "mbarrier" for i in program.kernel.instructions)
-        self.barriers = "barrier or mbarrier" if arrives else "barrier"  # that threads may meet at
+        # What threads may meet at.
+        self.barriers = "barrier or mbarrier" if program.has_mbarriers else "barrier"
         self.num_ctas = geometry.num_ctas
         self.num_warps = geometry.num_warps
         self.warps_per_cta = geometry.warps_per_cta
@@ -186,6 +188,27 @@ class Clocks:
                 known = self.seen_by_lanes[row]
                 np.maximum(known, visible[SEEN], out=known)
 
+    def acquire_all(
+        self, warp_ids: NDArray[np.int64], visible: Released, *, alone: bool, whole_warp: bool
+    ) -> None:
+        """`acquire` of many warps."""
+        if self._native is not None:
+            given = self.views, self.seen_by_lanes, warp_ids, visible, alone, whole_warp
+            if self._native.take_over(*given) >= 0:
+                return
+        for warp_id in warp_ids.tolist():
+            self.acquire(warp_id, visible, alone=alone, whole_warp=whole_warp)
+
+    def let_see(self, warp_id: int, alone: bool, released: Released) -> None:
+        """Add what a warp, or a lane alone, may release (`known_of_group`) to what others have."""
+        if self._native is not None:
+            warp = warp_id // self.num_ctas
+            own = self._wgmma + warp
+            mine = warp_id, warp, alone, own, own - warp % WARPS_PER_GROUP
+            if self._native.let_see(self.views, self.seen_by_lanes, released, *mine) >= 0:
+                return
+        np.maximum(released, self.known_of_group(warp_id, alone), out=released)
+
     def known(self, warp_id: int, alone: bool) -> Released:
         """What the lanes of a warp that act together may release, or one that acts alone."""
         row = warp_id + self.num_warps
@@ -268,9 +291,13 @@ class Clocks:
         self.seen_by_lanes[warp_ids] = self.seen_by_lanes[warp_ids + self.num_warps] = seen
 
     def _tick(self, warp_ids: NDArray[np.int64]) -> None:
+        self.version += 1
+        if self._native is not None:
+            shape = self.num_ctas, self.warps_per_cta
+            if self._native.start_epochs(self.seen, warp_ids, *shape) >= 0:
+                return
         warp = warp_ids // self.num_ctas
         epochs = self.seen[warp_ids, warp] + 1
         for row in (warp_ids, warp_ids + self.num_warps):
             self.seen[row, warp] = epochs
             self.seen[row, self.lane_agent(warp)] = epochs
-        self.version += 1

@@ -57,7 +57,7 @@ class Counters:
         self._program = program
         self._native = native
         self.blocks: Counter[int] = Counter()
-        instructions = len(program.kernel.instructions)
+        instructions = program.num_instructions
         # What a site has, by instruction, and how many accesses were counted.
         self.shared_counts: Ints = np.zeros((instructions, 4), np.int64)
         self.global_counts: Ints = np.zeros((instructions, 5), np.int64)

@@ -49,4 +49,4 @@ class Launch:
         library = load_native()
         self.native = None if library is None else library.of_a_launch()
         self.counters = Counters(program, self.native)
-        self.clocks = Clocks(program, geometry)
+        self.clocks = Clocks(program, geometry, self.native)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Mask
+from ptx_emulator.machine.clusters import SHARED_END
 from ptx_emulator.machine.lanes import (
     GLOBAL_BASE,
     LOCAL_BASE,
@@ -36,7 +37,7 @@ class GenericAccess:
     ) -> None:
         self._global = global_access
         self._windows = (
-            (shared, SHARED_BASE, LOCAL_BASE),
+            (shared, SHARED_BASE, SHARED_END),
             (local, LOCAL_BASE, PARAM_BASE),
             (parameters, PARAM_BASE, GLOBAL_BASE),
         )

@@ -16,6 +16,7 @@ from ptx_emulator.machine.checks.flights import Flights
 from ptx_emulator.machine.checks.global_shadow import ADDITION, ATOMIC, GlobalShadow
 from ptx_emulator.machine.checks.kernel_before import KernelBefore
 from ptx_emulator.machine.checks.values import Values
+from ptx_emulator.machine.clusters import SHARED_END
 from ptx_emulator.machine.lanes import (
     GLOBAL_BASE,
     LOCAL_BASE,
@@ -32,7 +33,7 @@ from ptx_emulator.machine.storage.storage import Storage
 
 WINDOWS = (  # of addresses that are no global ones
     (0, SHARED_BASE, "the pointer is null"),
-    (SHARED_BASE, LOCAL_BASE, "a pointer to shared memory is taken for one to global memory"),
+    (SHARED_BASE, SHARED_END, "a pointer to shared memory is taken for one to global memory"),
     (LOCAL_BASE, PARAM_BASE, "a pointer to a local variable is taken for one to global memory"),
 )
 USES = {"cp.async": "load"}  # accesses that are a use under another name

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
-from ptx_emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
+from ptx_emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from ptx_emulator.machine.storage.allocation import Allocation
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
+from ptx_emulator.program.origins import Origin
 from ptx_emulator.program.program import Program
 
 
@@ -33,8 +35,27 @@ def shared_owners(program: Program, shared_limit: int) -> Owners:
     return {
         pc: variables[names[0]]
         for (space, pc), origins in program.origins.items()
-        if space == "shared" and len(names := [o.variable for o in origins if o.variable]) == 1
+        if space == "shared"
+        and len(names := [o.variable for o in origins if o.variable in variables]) == 1
     }
+
+
+def local_owners(program: Program) -> Owners:
+    """Of accesses to local memory. An array of the stack ends where the next one begins."""
+    arrays: dict[int, Origin] = {}  # by instruction
+    for (space, pc), origins in program.origins.items():
+        among = [origin for origin in origins if origin.part is not None]
+        if space == "local" and len(among) == 1:
+            (arrays[pc],) = among
+    owners: dict[Origin, Owner] = {}
+    for variable in program.kernel.local:
+        mine = {origin for origin in arrays.values() if origin.variable == variable.name}
+        begin = program.symbol_address(variable.name) - LOCAL_BASE
+        firsts = sorted(origin.part for origin in mine if origin.part is not None)
+        for first, end in pairwise([*firsts, variable.size or 0]):
+            name = f"the local array of {end - first} bytes"
+            owners[Origin(variable.name, part=first)] = Owner(begin + first, begin + end, name)
+    return {pc: owners[array] for pc, array in arrays.items()}
 
 
 def global_owners(program: Program, memory: GlobalMemory, parameters: bytes) -> Owners:

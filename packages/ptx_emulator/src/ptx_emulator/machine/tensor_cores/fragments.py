@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The A operand of a warpgroup's product that lies in registers."""
+"""The operands of a warpgroup's products as matrices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,28 @@ from ptx_emulator.machine.arithmetic.numerics import element_bytes, to_f32
 
 GROUP_WARPS, ROWS = 4, 64
 DEPTH_BYTES = 32  # of any product
+
+
+class Operand:
+    """An operand of a chain of products, [groups, rows, depth of all steps]."""
+
+    def __init__(
+        self, groups: int, rows: int, depth: int, steps: int, dtype: str, transposed: bool
+    ) -> None:
+        self.rows, self.depth, self.dtype, self.transposed = rows, depth, dtype, transposed
+        self.values: NDArray[np.float32] = np.empty((groups, rows, depth * steps), np.float32)
+
+    def step(self, at: int) -> NDArray[np.float32]:
+        """The part of one step, a view."""
+        return self.values[:, :, at * self.depth : (at + 1) * self.depth]
+
+    def widened(self, chunks: NDArray[Any]) -> NDArray[np.float32]:
+        """The elements in 16-byte chunks [groups, n] of one step as [groups, rows, depth]."""
+        values = to_f32(chunks.view(f"u{element_bytes(self.dtype)}"), self.dtype)
+        if self.transposed:
+            values = values.reshape(len(chunks), self.rows // 8, self.depth, 8)
+            values = values.transpose(0, 1, 3, 2)
+        return values.reshape(len(chunks), self.rows, self.depth)
 
 
 def from_fragments(

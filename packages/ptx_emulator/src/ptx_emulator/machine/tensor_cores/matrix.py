@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Access
 from ptx_emulator.machine.arithmetic.numerics import F16_VALUES, elements, to_f32
+from ptx_emulator.machine.arithmetic.products import stacked_product
 from ptx_emulator.machine.lanes import WARP_SIZE, Selection
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.shared import SharedMemory
@@ -97,7 +98,7 @@ class MatrixUnit:
         self._launch.counters.tensor_operations += (
             2 * MMA_M * MMA_N * MMA_K * steps * fragments * warps
         )
-        product = np.matmul(*self._widened(warps, dtype, steps, a, b))
+        product = stacked_product(*self._widened(warps, dtype, steps, a, b))
         native, lanes = self._launch.native, sel.count
         if native is None:
             by_register = product.reshape(warps, 2, 8, fragments, 4, 2).transpose(3, 1, 5, 0, 2, 4)

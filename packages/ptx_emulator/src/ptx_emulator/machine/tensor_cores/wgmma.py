@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from ptx_emulator.machine.arithmetic.numerics import (
     F16_VALUES,
     element_bytes,
     elements,
-    to_f32,
 )
+from ptx_emulator.machine.arithmetic.products import stacked_product
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, swizzle
 from ptx_emulator.machine.lanes import SHARED_BASE, WARP_SIZE, Selection
 from ptx_emulator.machine.launch.launch import Launch
@@ -25,13 +26,17 @@ from ptx_emulator.machine.tensor_cores.fragments import (
     DEPTH_BYTES,
     GROUP_WARPS,
     ROWS,
+    Operand,
     from_fragments,
 )
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
+Step = tuple[tuple[Array, ...] | Array, Array, int]  # registers or descriptors of A, B; the place
 
+PARTIAL = "wgmma is executed by part of a warpgroup; all 128 threads must execute it together"
 DEPTH = 16  # of 16-bit elements
+MOST_CHUNKS = 1 << 18  # whose places are remembered, about
 PATTERN_BYTES = 1024  # the longest period of a swizzle
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
@@ -92,7 +97,7 @@ class _Groups:
     order: Array
     inverse: Array
     warps: NDArray[np.int64]  # [groups, 4] warp ids
-    number: NDArray[np.int64]  # warpgroup in its CTA
+    agents: NDArray[np.int64]  # that read for them
     shared_base: NDArray[np.int64]  # flat byte offset of shared address 0
 
 
@@ -104,6 +109,7 @@ class Wgmma:
         self._shared = shared
         self._committed = np.zeros(launch.num_warps, np.int32)
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
+        self._chunks: dict[tuple[int, int, bool, Hashable], NDArray[np.int64]] = {}
         self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
     def gather(self, sel: Selection, registers: Array) -> Array:
@@ -140,14 +146,33 @@ class Wgmma:
         pc: int,
     ) -> Floats:
         """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
+        return self.multiply_steps(sel, n, types, ((a, b, pc),), scale_d, trans_a, trans_b, matrix)
+
+    def multiply_steps(
+        self,
+        sel: Selection,
+        n: int,
+        types: tuple[str, str],
+        steps: tuple[Step, ...],
+        scale_d: bool | Array,
+        trans_a: bool,
+        trans_b: bool,
+        matrix: Floats,
+    ) -> Floats:
+        """A chain of products on one accumulator, of which the first has `scale_d`, at once."""
         groups = self._groups(sel)
-        right = self._operand(sel, groups, b, n, types[1], bool(trans_b), pc)
-        if isinstance(a, tuple):
-            left = from_fragments(a, types[0], groups.order)
-        else:
-            left = self._operand(sel, groups, a, ROWS, types[0], bool(trans_a), pc)
-        self._launch.counters.tensor_operations += 2 * ROWS * n * left.shape[-1] * len(groups.warps)
-        product: Floats = np.matmul(left, right.transpose(0, 2, 1))
+        depth = DEPTH_BYTES // element_bytes(types[1])
+        left = Operand(len(groups.warps), ROWS, depth, len(steps), types[0], trans_a)
+        right = Operand(len(groups.warps), n, depth, len(steps), types[1], trans_b)
+        for at, (a, b, pc) in enumerate(steps):
+            self._read_operand(right, at, b, sel, groups, pc)
+            if isinstance(a, tuple):
+                left.step(at)[:] = from_fragments(a, types[0], groups.order)
+            else:
+                self._read_operand(left, at, a, sel, groups, pc)
+        operations = 2 * ROWS * n * left.values.shape[-1] * len(groups.warps)
+        self._launch.counters.tensor_operations += operations
+        product = stacked_product(left.values, right.values.transpose(0, 2, 1))
         if isinstance(scale_d, (bool, np.bool_)):
             return product + matrix if scale_d else product
         keep = scale_d.reshape(-1, WARP_SIZE)[groups.order[::GROUP_WARPS], 0]
@@ -195,73 +220,66 @@ class Wgmma:
             over = int(self._committed[warp_id]) - pending
             clocks.learn(warp_id, clocks.wgmma_agent(warp), over, alone=False)
 
-    def _operand(
-        self,
-        sel: Selection,
-        groups: _Groups,
-        descriptors: Array,
-        rows: int,
-        dtype: str,
-        transposed: bool,
-        pc: int,
-    ) -> Floats:
-        """An operand in shared memory as [groups, rows, depth]."""
-        depth = DEPTH_BYTES // element_bytes(dtype)
-        if (descriptors == descriptors[0]).all():
-            everyone = np.arange(len(groups.warps))
-            one = self._read_operand(
-                int(descriptors[0]), everyone, sel, groups, rows, dtype, transposed, pc
-            )
-            if one is not None:
-                return one
-            return np.full((len(everyone), rows, depth), np.nan, np.float32)
-        by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
+    def _read_operand(
+        self, operand: Operand, at: int, given: Array, sel: Selection, groups: _Groups, pc: int
+    ) -> None:
+        """Fill in one step of an operand that lies in shared memory."""
+        if (given == given[0]).all():
+            self._read_alike(operand, at, int(given[0]), None, sel, groups, pc)
+            return
+        by_group = given.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
         bits = by_group[:, 0]
         if (by_group != bits[:, None]).any():
             self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
-        operand = np.full((len(bits), rows, depth), np.nan, np.float32)
         for value in np.unique(bits):
             chosen = np.flatnonzero(bits == value)
-            values = self._read_operand(
-                int(value), chosen, sel, groups, rows, dtype, transposed, pc
-            )
-            if values is not None:
-                operand[chosen] = values
-        return operand
+            self._read_alike(operand, at, int(value), chosen, sel, groups, pc)
 
-    def _read_operand(
+    def _read_alike(
         self,
-        descriptor: int,
-        chosen: Array,
+        operand: Operand,
+        at: int,
+        bits: int,
+        chosen: Array | None,
         sel: Selection,
         groups: _Groups,
-        rows: int,
-        dtype: str,
-        transposed: bool,
         pc: int,
-    ) -> Floats | None:
-        """The operand of the chosen groups; None if it leaves shared memory."""
-        addresses = self._addresses(descriptor, rows, transposed, sel, pc)
+    ) -> None:
+        """The step of the chosen groups, or of all, which have one descriptor; NaN if it leaves
+        shared memory."""
+        addresses = self._addresses(bits, operand.rows, operand.transposed, sel, pc)
         if addresses is None:
-            return None
-        chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
-        self._read(chunks, groups, chosen, sel, pc)
-        return self._elements(chunks, dtype, rows, transposed)
-
-    def _elements(self, chunks: Array, dtype: str, rows: int, transposed: bool) -> Floats:
-        """The elements in chunks [groups, n] as [groups, rows, depth]."""
-        depth = DEPTH_BYTES // element_bytes(dtype)
-        shape = len(chunks), rows, depth
+            operand.step(at)[... if chosen is None else chosen] = np.nan
+            return
+        warps, agents = groups.warps, groups.agents
+        if chosen is None:
+            chunks = self._chunks_of_all(bits, operand, addresses, sel, groups)
+        else:
+            chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
+            warps, agents = warps[chosen], agents[chosen]
+        if self._launch.checks:
+            epochs = self._committed[warps[:, 0]] + 1
+            self._shared.engine_read(chunks, warps, agents, epochs, sel, pc)
         native, shared = self._launch.native, self._shared
-        if native is not None and dtype in ("f16", "bf16"):
-            values: Floats = np.empty(shape, np.float32)
-            table = F16_VALUES if dtype == "f16" else None
-            if native.widen_chunks(chunks, shared.bytes, table, depth, transposed, values) >= 0:
-                return values
-        values = to_f32(shared.chunks.take(chunks).view(f"u{element_bytes(dtype)}"), dtype)
-        if transposed:
-            values = values.reshape(len(chunks), rows // 8, depth, 8).transpose(0, 1, 3, 2)
-        return values.reshape(shape)
+        if native is not None and chosen is None and operand.dtype in ("f16", "bf16"):
+            table = F16_VALUES if operand.dtype == "f16" else None
+            given = table, operand.depth, at, operand.transposed, operand.values
+            if native.widen_chunks(chunks, shared.bytes, *given) >= 0:
+                return
+        values = operand.widened(shared.chunks.take(chunks))
+        operand.step(at)[... if chosen is None else chosen] = values
+
+    def _chunks_of_all(
+        self, bits: int, operand: Operand, addresses: Array, sel: Selection, groups: _Groups
+    ) -> NDArray[np.int64]:
+        """The flat chunks [groups, n] of an operand whose descriptor all groups have."""
+        key = bits, operand.rows, operand.transposed, sel.key
+        known = self._chunks.get(key)
+        if known is None:
+            known = (addresses[None, :] + groups.shared_base[:, None]) >> 4
+            if sel.key is not None and known.size * len(self._chunks) < MOST_CHUNKS:
+                self._chunks[key] = known
+        return known
 
     def _addresses(
         self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
@@ -347,15 +365,6 @@ class Wgmma:
             report("wgmma-descriptor", detail, thread, where, load)
             return
 
-    def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
-        if not self._launch.checks:
-            return
-        clocks = self._launch.clocks
-        warps = groups.warps[chosen]
-        agents = clocks.wgmma_agent(GROUP_WARPS * groups.number[chosen])
-        epochs = self._committed[warps[:, 0]] + 1
-        self._shared.engine_read(chunks, warps, agents, epochs, sel, pc)
-
     def _groups(self, sel: Selection) -> _Groups:
         memo = sel.memo.get("wgmma")
         if isinstance(memo, _Groups):
@@ -363,9 +372,7 @@ class Wgmma:
         num_ctas = self._launch.num_ctas
         warp, cta = sel.warps // num_ctas, sel.warps % num_ctas
         order = np.lexsort((warp, cta, warp // GROUP_WARPS))
-        incomplete = EmulatorError(
-            "wgmma is executed by part of a warpgroup; all 128 threads must execute it together"
-        )
+        incomplete = EmulatorError(PARTIAL)
         if not sel.whole_warps or sel.num_warps % GROUP_WARPS:
             raise incomplete
         warps = sel.warps[order].reshape(-1, GROUP_WARPS)
@@ -377,7 +384,8 @@ class Wgmma:
         lanes = self._launch.lanes
         first = warps[:, 0] * WARP_SIZE
         base = lanes.shared_base(lanes.cta[first], lanes.rank[first])
-        groups = _Groups(order, np.argsort(order), warps, members[:, 0] // GROUP_WARPS, base)
+        agents = self._launch.clocks.wgmma_agent(members[:, 0])
+        groups = _Groups(order, np.argsort(order), warps, agents, base)
         sel.memo["wgmma"] = groups
         return groups
 
