@@ -241,16 +241,6 @@ def test_a_refusal_comes_through_transforms_of_torch_func() -> None:
         gradients(many, k, v)
 
 
-def test_a_tangent_is_refused_whatever_is_recorded() -> None:
-    q, k, v = dense()
-    with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
-        torch.func.hessian(lambda q: attention(q, k, v).sum())(q.detach())
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(q, q.detach())
-        with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
-            attention(dual, k, v)
-
-
 def test_graphs_of_gradients_have_the_backward_operator() -> None:
     def gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(function(q, k, v).sum(), (q, k, v))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -310,18 +309,6 @@ def test_validation_under_a_mode_reads_the_values() -> None:
     used = torch.tensor([21, 1]).int()
     with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match=r"seqused_k\[0\]"):
         attention(q, k, v, seqused_k=used, validate=True)
-
-
-def test_a_tangent_is_refused() -> None:
-    q, k, v = dense()
-    with pytest.raises(UnsupportedError, match=r"a tensor has a tangent.*unpack_dual\(q\)\.primal"):
-        torch.func.jvp(lambda q: attention(q, k, v), (q,), (q,))
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(k, k)
-        with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
-            attention(q, dual, v)
-        plain = attention(q, forward_ad.unpack_dual(dual).primal, v)
-    assert torch.equal(plain, attention(q, k, v))
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_other_emulated_kernels_are_right(family: str, number: int) -> None:
 def test_few_kernels_have_nearly_every_pair_of_features_that_all_have(family: str) -> None:
     first, rest = emulated(family)[:KERNELS], emulated(family)[KERNELS:]
     missing = pairs_of(rest, GradientProblem.features) - pairs_of(first, GradientProblem.features)
-    assert len(missing) < 65  # of more than 500
+    assert len(missing) < 70  # of more than 500
 
 
 ONCE_WRONG = [

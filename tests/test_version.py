@@ -53,6 +53,13 @@ def test_the_name_is_that_of_the_project() -> None:
     assert how_to_install("cli") == f"pip install '{name}[cli]'"
 
 
+def test_the_changelog_begins_with_the_version_of_both_distributions() -> None:
+    root = PYPROJECT.parent
+    (first, *_) = re.findall(r"^## (\d+\.\d+\.\d+)", (root / "CHANGELOG.md").read_text(), re.M)
+    for project in (PYPROJECT, root / "packages" / "ptx_emulator" / "pyproject.toml"):
+        assert f'\nversion = "{first}"\n' in project.read_text()
+
+
 def examined() -> Finding:
     return examine(next(probe for probe in PROBES if probe.name == version.DISTRIBUTION))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flash_attention import ops
 from flash_attention.autograd import (
@@ -30,6 +31,7 @@ from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 from flash_attention.program.trace import MaskFunction, ScoreFunction
 from flash_attention.program.uncompiled import uncompiled
+from flash_attention.tangents import compute_in_forward_mode
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -147,7 +149,7 @@ def attention(
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:
         call = with_rng_state(call, config, validate)
-    if not (ops.is_traced(q, k, v) or _any_transforms()):
+    if not (ops.is_traced(q, k, v) or _any_transforms() or forward_ad._current_level >= 0):
         if _records() and call.needs_grad():
             if (found := run_recorded(call, config, validate, backward)) is not None:
                 return found
@@ -210,6 +212,10 @@ def _attention_slow_path(
     is_traced = ops.is_traced(q, k, v)
     if needs_padding(q, v):
         return _padded_attention(call, config, validate, backward)
+    if not compiling and forward_ad._current_level >= 0:
+        in_forward_mode = compute_in_forward_mode(call, config, validate, backward)
+        if in_forward_mode is not None:
+            return in_forward_mode
     if is_traced:
         return compute_traced(call, config, validate, backward)
     if _records() and call.needs_grad():

@@ -24,7 +24,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import precision_of_lse
 from flash_attention.call.schema import DIFFERENTIABLE
 from flash_attention.call.strict import strict_arch
-from flash_attention.call.tensors import refuse_tangent
+from flash_attention.call.tensors import refuse_second_tangent, refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.gradients import check_differentiable, gathering_arches
@@ -177,7 +177,7 @@ class _Recorded(Function):
             saved = (*saved[:7], saved[6], *saved[8:])
         of_captured = tuple(s for s, need in zip(slots, wanted[5:], strict=True) if need)
         given = (do, dlse, saved[:10], options, backward)
-        dq, dk, dv, dsinks, *others = _differentiated(wanted, *given, of_captured)
+        dq, dk, dv, dsinks, *others = differentiated(wanted, *given, of_captured)
         each = iter(others)
         return dq, dk, dv, dsinks, None, *(next(each) if need else None for need in wanted[5:])
 
@@ -238,7 +238,7 @@ class _Traced(Function):
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None = None) -> Any:
         given = (ctx.saved_tensors, ctx.options, ctx.backward_options)
-        return *_differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 8
+        return *differentiated(ctx.needs_input_grad, do, dlse, *given), *(None,) * 8
 
 
 class _Attention(_Traced):
@@ -247,10 +247,10 @@ class _Attention(_Traced):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        refuse_tangent()
+        refuse_second_tangent()
 
 
-def _differentiated(
+def differentiated(
     needed: tuple[bool, ...],
     do: Tensor | None,
     dlse: Tensor | None,

@@ -43,6 +43,8 @@ class Mask:
 
 def causal(offset: int = 0) -> Mask:
     """A query sees its own key, those before it, and `offset` keys after it."""
+    if offset == 0:
+        return Mask(lambda batch, head, query, key: key <= query)
     return Mask(lambda batch, head, query, key: key - query <= offset)
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
-from flash_attention.compile.includes import INCLUDE_DIR, include_closure
+from flash_attention.compile import includes
+from flash_attention.compile.includes import INCLUDE_DIR, include_closure, included_names
 from flash_attention.errors import CompileError
 
 
@@ -116,3 +118,39 @@ def test_every_header_of_the_package_is_made_of_package_headers_only() -> None:
     assert headers
     closure = include_closure("".join(f"#include <{name}>\n" for name in headers))
     assert set(closure) == set(headers)
+
+
+PIECES = ("#include <fa/a.cuh>", "%:include <fa/b.cuh>", "#include <x>", "/*", "*/", "//", '"', "'")
+SPACES = (
+    "\n",
+    "\n",
+    " ",
+    "\\\n",
+    "\r",
+    'R"(',
+    ')"',
+    "1'000",
+    "__has_include(<x>)",
+    "# define A",
+    "x",
+)
+
+
+def test_lines_that_stand_for_themselves_are_read_as_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(PIECES + SPACES, k=draw.randint(1, 12))) for _ in range(20_000)]
+    simple = [each for each in texts if includes._has_simple_lines(each)]
+    found = [_names_or_error(each) for each in simple]
+    assert sum(isinstance(each, tuple) and len(each) > 0 for each in found) > 200
+    included_names.cache_clear()
+    monkeypatch.setattr(includes, "_has_simple_lines", lambda text: False)
+    assert [_names_or_error(each) for each in simple] == found
+
+
+def _names_or_error(text: str) -> tuple[str, ...] | str:
+    try:
+        return included_names(text, "the text")
+    except CompileError as error:
+        return str(error)

@@ -14,10 +14,11 @@ import torch
 from flash_attention.call.backward_call import BackwardProblem, Wanted
 from flash_attention.families.backward_args import STAT_BLOCK, backward_args
 from flash_attention.families.backward_steps import (
-    convert_step,
+    Sums,
     prepare_step,
     sink_steps,
     stat_scratch,
+    sums_steps,
 )
 from flash_attention.families.recipe import Step
 from flash_attention.launch.emulation import compiled_unit
@@ -158,7 +159,7 @@ def test_sums_become_rows(order: str) -> None:
     rows = torch.randn(2, rig.args.stat_rows, 64)
     rig.give("dq_sum", stored(rows, order))
     rig.give("dq", torch.zeros(2, 150, 2, 56, dtype=torch.bfloat16))
-    rig.run(convert_step(asked, TARGET, sum_columns=64, order=order))
+    rig.run(*sums_steps(asked, TARGET, Sums(64, order)))
     found = rig.bits("dq", (2, 150, 2, 56))
     dense = rows.unflatten(1, (2, 256))[:, :, :150, :56]  # heads, batch, rows, columns
     expected = (dense * 0.125).to(torch.bfloat16).permute(1, 2, 0, 3)

@@ -187,10 +187,14 @@ def test_the_name_of_a_combining_kernel_carries_its_config(
     dtype: DType, columns: int, splits: SplitKind, heads: int, packed: bool
 ) -> None:
     features = Sm90Features(heads_together=heads, splits=splits)
-    unit = combine_unit(dtype, features, 64, columns, "sm_90a", packed=packed)
-    (entry,) = re.findall(r"^(flash_combine_kernel_\w+)\($", unit.source, re.MULTILINE)
-    assert parse_kernel_name(entry) == CombineConfig(dtype, 64, heads, splits, columns, packed)
-    assert parse_kernel_name(unit.name) == parse_kernel_name(entry)
+    for row_in_warp in (False, True):
+        unit = combine_unit(
+            dtype, features, 64, columns, "sm_90a", packed=packed, row_in_warp=row_in_warp
+        )
+        (entry,) = re.findall(r"^(flash_combine_kernel_\w+)\($", unit.source, re.MULTILINE)
+        config = CombineConfig(dtype, 64, heads, splits, columns, packed, row_in_warp)
+        assert parse_kernel_name(entry) == config
+        assert parse_kernel_name(unit.name) == config
 
 
 def test_kernels_without_a_config_have_names_that_read_back() -> None:

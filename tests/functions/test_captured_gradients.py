@@ -73,6 +73,16 @@ CASES: dict[str, Learned] = {
         {"causal": True},
         torch.bfloat16,
     ),
+    "a bias that is loaded by blocks": Learned(
+        lambda bias: lambda s, b, h, q, k: 0.5 * s + 2 * bias[h, q, k],
+        [(HEADS, QUERIES, KEYS + 4)],
+        dtype=torch.bfloat16,
+    ),
+    "a bias that its own gradient needs": Learned(
+        lambda bias: lambda s, b, h, q, k: s + torch.exp(bias[b, h, q, k]),
+        [(BATCH, HEADS, QUERIES, KEYS + 4)],
+        dtype=torch.bfloat16,
+    ),
     "biases of some": Learned(
         lambda a, b: lambda s, *at: scores.additive_bias(b)(scores.additive_bias(a)(s, *at), *at),
         [(QUERIES, KEYS), (BATCH, 1, 1, KEYS)],

@@ -119,6 +119,16 @@ def test_tilted_scores_are_right_beside(name: str, family: str, device: str) -> 
     Run(tilted, device, TILTED[name], *kernels(family)).check()
 
 
+def signless(device: str) -> Function:
+    """Distances without a sign under a causal mask."""
+    return Function(scores.alibi(SLOPES.to(device)), masks.causal())
+
+
+@pytest.mark.parametrize(("name", "device"), on_devices(["grouped heads", "used keys", "causal"]))
+def test_distances_without_a_sign_are_right_under_a_causal_mask(name: str, device: str) -> None:
+    Run(signless, device, FEATURES[name]).check()
+
+
 PIECES = "hopper(BF16, 64, 3, 32, 2): tma+specialised+overlap+ping_pong+dynamic_4+narrow_16"
 MASKS: dict[str, Callable[[str], masks.Mask]] = {
     "causal": lambda _: masks.causal(),

@@ -77,6 +77,7 @@ MISSING = [
     Missing("MaxScore", "see_weights("),
     Missing("Rows", "head("),
     Missing("Function", "kListed"),
+    Missing("Bias", "at("),
     Missing("Splits", "end_block("),
     Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),
     Missing("Splits", "partial(", SHORT, EVEN),

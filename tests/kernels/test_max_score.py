@@ -101,6 +101,26 @@ def tempted(asked: Case, *args: Any) -> MadeCase:
     return made
 
 
+def test_limits_follow_the_offsets_of_all_rows_of_a_warp() -> None:
+    """The scores of row 0 grow so much in the second block that all rows of its warp get other
+    offsets. Row 1 has the largest score of all in the third, and row 2 that of the first."""
+    config = HopperForwardKernelConfig(
+        *(DType.BF16, 64, 1, 64, 2),
+        tma=True,
+        specialised=True,
+        rescale_threshold=8,
+        stale_max=True,
+    )
+    q, k = torch.zeros(1, 64, 1, 64), torch.zeros(1, 256, 1, 64)
+    q[0, :, 0, 3] = q[0, 0, 0, 0] = q[0, 1, 0, 1] = q[0, 2, 0, 2] = 1
+    q[0, :3, 0, 3] = 0
+    of_blocks = [[-10, 4, -5, -20], [-10, 8, -5, -20], [-10, 4, -5, -20], [-60, -10, 5, -20]]
+    k[0, :, 0, :4] = torch.tensor(of_blocks).repeat_interleave(64, 0)  # the last is visited first
+    q, k = q.bfloat16(), k.bfloat16()
+    *_, found = forward(config, q, k, k, softmax_scale=1.0, return_lse=True, return_max=True)
+    near(found, torch.tensor([8.0]).double())
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 @pytest.mark.parametrize("asked", [CAUSAL, PACKED, WINDOW], ids=lambda c: c.name)
 def test_hidden_scores_do_not_count(asked: Case, arch: str) -> None:

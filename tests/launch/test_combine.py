@@ -26,7 +26,6 @@ from tests.emulator.edits import Edit, edited_headers
 from tests.launch.calls import HOPPER, grouped
 
 WAIT, CALL = "griddepcontrol.wait", "ptx::wait_for_grid();"
-EXISTS = "  if (!place.exists()) return;\n"
 WEIGHTS = "  const auto weights = row.weights();"
 ACCESS = re.compile(r"\b(ld|st|atom|red|cp)\.(?!param|shared)")
 BRANCH = re.compile(r"\bbra\b|^\$", re.MULTILINE)
@@ -92,14 +91,15 @@ def test_packed_queries_are_only_looked_up_before_the_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "edits",
     [
-        (CALL, ""),
-        (f"{CALL}  // the partial results are stored\n{EXISTS}{WEIGHTS}", f"{WEIGHTS} {CALL}"),
-        (CALL, f"if (threadIdx.x == 0) {CALL}"),
+        {CALL: ""},
+        {CALL: "", WEIGHTS: f"{WEIGHTS} {CALL}"},
+        {CALL: f"if (threadIdx.x == 0) {CALL}"},
     ],
     ids=["left out", "too late", "by one thread"],
 )
-def test_a_wait_in_the_wrong_place_is_seen(old: str, new: str, tmp_path: Path) -> None:
-    include = edited_headers([Edit("sm90/combine.cuh", old, new)], tmp_path)
+def test_a_wait_in_the_wrong_place_is_seen(edits: dict[str, str], tmp_path: Path) -> None:
+    made = [Edit("sm90/combine.cuh", old, new) for old, new in edits.items()]
+    include = edited_headers(made, tmp_path)
     assert not waits_first(compiled(Sm90Features(splits=SplitKind.EVEN), include).ptx)

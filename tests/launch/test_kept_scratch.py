@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -115,7 +116,8 @@ def test_a_captured_kernel_has_memory_that_is_allocated_for_it(
 ) -> None:
     plan, call = split_call()
     block, _ = launched(plan, call, gpus)
-    monkeypatch.setattr(kept, "is_capturing", lambda: True)
+    for module in (kept, launching):
+        monkeypatch.setattr(module, "is_capturing", lambda: True)
     assert launched(plan, call, gpus)[0] != block
     assert len(gpus.allocated) == 1
     assert gpus.launches[-1].scratch_alive
@@ -166,6 +168,43 @@ def test_two_kernels_have_no_kept_scratch(gpus: Gpus) -> None:
     launched(plan, call, gpus)
     assert len(gpus.allocated) == 1
     assert LEAST_BYTES not in [size for _, size in gpus.zeros]
+
+
+@pytest.mark.usefixtures("two_launches")
+def test_arguments_of_two_kernels_own_their_memory_in_a_stream(gpus: Gpus) -> None:
+    plan, call = split_call()
+    launcher, arguments = Launcher(plan.recipe, 0), plan.bind(call)
+    launcher.load()
+    for _ in range(3):
+        launcher.launch(arguments)
+    assert len(gpus.allocated) == 1
+    assert gpus.launches[0].arguments.o_partial == gpus.launches[-1].arguments.o_partial
+    gpus.stream = STREAMS + 1
+    launcher.launch(arguments)
+    assert len(gpus.allocated) == 2
+    assert [alive() is arguments.memory for alive, _ in gpus.allocated] == [False, True]
+
+
+@pytest.mark.usefixtures("two_launches")
+def test_only_some_arguments_own_memory_and_only_if_it_is_small(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "MOST_OWNERS", 1)
+    monkeypatch.setattr(launching, "_owners", deque())
+    plan, call = split_call()
+    launcher, first, second = Launcher(plan.recipe, 0), plan.bind(call), plan.bind(call)
+    launcher.load()
+    for arguments in (first, second, first):
+        launcher.launch(arguments)
+    assert len(gpus.allocated) == 3
+    assert first.memory is not None
+    assert second.memory is None
+    monkeypatch.setattr(launching, "MOST_OWNED", launcher.own.scratch.size - 1)
+    gpus.allocated.clear()
+    launcher.launch(second)
+    assert second.memory is None
+    assert gpus.launches[-1].scratch_alive
+    assert gpus.allocated[0][0]() is None
 
 
 def decoding(seq_k: int = 1024) -> tuple[Tensor, Tensor, Tensor]:

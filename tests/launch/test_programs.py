@@ -18,6 +18,7 @@ from flash_attention.reference.judge import check_output, generate_qkv
 from ptx_emulator import load_program
 from ptx_emulator.program import kept
 from ptx_emulator.program.kept import from_bytes, to_bytes
+from ptx_emulator.ptx.deferred import Rest
 
 CONFIG = FlashForwardKernelConfig(
     DType.FP16, 64, 64, 32, 4, False, False, False, 0, 0, 0, False, False
@@ -62,7 +63,9 @@ def test_the_second_process_translates_no_ptx_and_runs_the_same(
     forget()
     monkeypatch.setattr(programs, "load_program", refuse)
     monkeypatch.setattr("ptx_emulator.program.program.compile", refuse, raising=False)
-    second = emulated()
+    with monkeypatch.context() as unread:
+        unread.setattr(Rest, "of", refuse)  # the instructions stay bytes
+        second = emulated()
     assert torch.equal(first.output, second.output)
     assert first.findings == second.findings == ()
     assert first.counters.to_dict() == second.counters.to_dict()

@@ -45,6 +45,21 @@ def test_constants() -> None:
     assert constants(None, lambda b, h, q, k: q >= k) == {"kHasMask", "kSlopeIsOne"}
 
 
+def test_constants_of_reads() -> None:
+    """Of one number, that a query or a key alone says where to find."""
+    ids = torch.zeros(2, 9, dtype=torch.int32)
+    documents = constants(None, lambda b, h, q, k: ids[b, q] == ids[b, k])
+    assert documents & {"kReadsQueries", "kReadsKeys"} == {"kReadsQueries", "kReadsKeys"}
+    assert "kReadsKeys" in constants(lambda s, b, h, q, k: s + ids[b, k], None)
+    for score in (
+        lambda s, b, h, q, k: s + BIAS[h, q, k],
+        lambda s, b, h, q, k: s + SLOPES[h] * (k // 3),
+        lambda s, b, h, q, k: s * SLOPES[k % 3] + ids[b, k],
+        lambda s, b, h, q, k: s + SLOPES[h],
+    ):
+        assert "kReadsKeys" not in constants(score, None)
+
+
 def body(text: str, name: str) -> str:
     return text.partition(f" {name}(")[2].partition("\n}")[0]
 

@@ -104,6 +104,7 @@ def test_cuda_computes_what_torch_does(seed: int, device: str) -> None:
 def test_a_program_is_read_as_it_was_written(seed: int) -> None:
     program = trace(*random_function(seed)[:2]).program
     again = read_program(program.text)
+    assert "\n" not in program.text  # torch.compile writes the text into comments
     assert again == program
     assert again.nodes == program.nodes
     assert (again.tensors, again.numbers) == (program.tensors, program.numbers)

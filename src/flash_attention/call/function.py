@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.program.bias import Bias, bias_load, bias_of
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import Sum
 from flash_attention.program.nodes import FLOAT, INT, Program, Type, read_program
@@ -24,6 +25,7 @@ class FunctionKey(NamedTuple):
     program: Program
     devices: tuple[torch.device, ...]  # of captured tensors
     bounds_bytes: int
+    bias: Bias | None
 
 
 class Function:
@@ -122,9 +124,24 @@ class Function:
         return tables_bytes(self.traced)
 
     @cached_property
+    def _bias_load(self) -> int | None:
+        return bias_load(self.program)
+
+    @property
+    def bias(self) -> Bias | None:
+        """Where the tensor lies that scores read at every query and key, if a tensor map can
+        describe it."""
+        return None if self._bias_load is None else bias_of(self.traced, self._bias_load)
+
+    @cached_property
+    def _key_beside_bias(self) -> FunctionKey:
+        return FunctionKey(self.program, self.devices, self.bounds_bytes, None)
+
+    @property
     def key(self) -> FunctionKey:
         """What a plan depends on. It keeps no captured tensor alive."""
-        return FunctionKey(self.program, self.devices, self.bounds_bytes)
+        bias, key = self.bias, self._key_beside_bias
+        return key if bias is None else key._replace(bias=bias)
 
     def __eq__(self, other: object) -> bool:
         return self.key == other.key if isinstance(other, Function) else NotImplemented

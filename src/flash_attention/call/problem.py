@@ -14,7 +14,9 @@ from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 from flash_attention.call.tensors import MAX_ROWS, OF_QUERIES, TensorView
 from flash_attention.call.transposed import has_transposed_v
+from flash_attention.program.bias import Bias
 from flash_attention.program.nodes import Program
+from flash_attention.program.order import with_signs
 
 HEAD_ALIGNMENT = 128  # bytes of a swizzled row in shared memory
 
@@ -57,6 +59,7 @@ class Problem:
     batch_invariant: bool = False  # the bits of a row do not depend on other rows
     program: Program | None = None  # of a user's score and mask functions
     bounds_bytes: int = 0  # memory for bounds of the tensors that they capture
+    bias: Bias | None = None  # a tensor that scores read at every query and key
     return_max: bool = False  # the largest score of every head is returned
 
     @classmethod
@@ -112,8 +115,9 @@ class Problem:
             ),
             v_transposed=has_transposed_v(call),
             batch_invariant=bool(call.batch_invariant),
-            program=None if call.function is None else call.function.program,
+            program=_program_of(call, causal or (window is not None and window[1] == 0)),
             bounds_bytes=0 if call.function is None else call.function.bounds_bytes,
+            bias=None if call.function is None else call.function.bias,
             return_max=bool(call.return_max),
         )
 
@@ -271,6 +275,17 @@ class Problem:
         rows_k = self.seq_k if self.total_k is None else self.total_k
         no_pages = self.page_keys > 0 and self.pages == 0
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
+
+
+def _program_of(call: Call, causal: bool) -> Program | None:
+    """The program of a call's function, in which distances have the sign that a mask gives them."""
+    if call.function is None:
+        return None
+    cached = call.seqused_k is not None or call.block_table is not None
+    packed = call.cu_seqlens_q is not None or call.cu_seqlens_k is not None
+    # A function counts queries so that a query is at its own key.
+    aligned = cached or (not packed and call.q.shape[1] == call.k.shape[1])
+    return with_signs(call.function.program, causal and aligned)
 
 
 def _is_longest(length: object, starts: Tensor | None, table: Tensor | None = None) -> bool:

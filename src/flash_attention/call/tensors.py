@@ -224,9 +224,21 @@ def refuse_tangent() -> NoReturn:
     )
 
 
+def refuse_second_tangent() -> NoReturn:
+    """Raise UnsupportedError for a tangent of a derivative, which no kernel computes."""
+    raise UnsupportedError(
+        "a tensor has a tangent, and on a GPU there is no forward-mode derivative of the gradient"
+        " of attention or of its tangent; call torch's scaled_dot_product_attention under"
+        " sdpa_kernel(SDPBackend.MATH)"
+    )
+
+
 def has_tangent(tensor: torch.Tensor | None) -> bool:
-    """Return whether a tensor has a tangent of forward-mode autograd, as in torch.func.jvp."""
+    """Return whether a tensor has a tangent of forward-mode autograd, as in torch.func.jvp. Those
+    that torch.vmap hides are not seen."""
     if forward_ad._current_level < 0 or not isinstance(tensor, torch.Tensor):
+        return False
+    if torch._C._functorch.is_batchedtensor(tensor):  # which torch does not unpack
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 

@@ -67,6 +67,15 @@ class DenseProblem:
         wanted, deterministic = problem.wanted, problem.deterministic
         return DenseBackwardProblem(dtype, **values, wanted=wanted, deterministic=deterministic)
 
+    @classmethod
+    def like(cls, problem: Problem) -> DenseProblem | None:
+        """Return the problem whose tiles are as long as those of a forward pass with a function: a
+        causal one if it has a mask. Returns None if it is not one, or has other features."""
+        if problem.program is None or isinstance(problem, BackwardProblem):
+            return None
+        causal = problem.causal or problem.has_mask_function
+        return cls.of(replace(problem, program=None, causal=causal))
+
     @property
     def problem(self) -> Problem:
         """The problem with the default softmax scale."""

@@ -88,7 +88,8 @@ def choose_from_tables(
     """Choose the config for a problem from a table, or else by the heuristic of one of the
     families, by default of all that are for it. With `may_tune` and
     inside a `tuning` block, a problem without a table entry is tuned first."""
-    dense, device = DenseProblem.of(problem), setting.device
+    device = setting.device
+    dense = DenseProblem.of(problem) or DenseProblem.like(problem)
     if dense is None:
         return _by_heuristic(
             problem,
@@ -97,12 +98,13 @@ def choose_from_tables(
             families,
         )
     if isinstance(device, str):
-        return look_up(dense, setting, device, families)
+        return look_up(dense, setting, device, families, problem)
     if device == NO_DEVICE:
         return _by_heuristic(problem, setting, "tables are for GPUs, and there is none", families)
-    if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
+    can_tune = may_tune and tables.tune is not None and problem.program is None
+    if can_tune and not torch.cuda.is_current_stream_capturing():
         _tune_unseen(dense, setting.arch, device)
-    return look_up(dense, setting, device_name(device), families)
+    return look_up(dense, setting, device_name(device), families, problem)
 
 
 def look_up(
@@ -110,16 +112,18 @@ def look_up(
     setting: Setting,
     device: str,
     families: Sequence[AnyFamily] | None = None,
+    asked: Problem | None = None,
 ) -> Choice:
-    """Choose the config for a problem from the tables of this process for a model of GPU."""
-    arch = setting.arch
+    """Choose the config for a problem from the tables of this process for a model of GPU. `asked`
+    is the problem that it runs, if that is one with a function."""
+    asked = asked or dense.problem
     sources = list(tables.sources(device))
     usable = [source for source in sources if source.hint or source.table.device == device]
     for source in sources:
         if source not in usable and not source.shipped:
             _note_once(f"{source.name} is for {source.table.device} and is not used on {device}")
     for source in usable:
-        if (entry := source.table.exact(dense)) and _fits(entry, dense, arch, source):
+        if (entry := source.table.exact(dense)) and _fits(entry, dense, asked, setting, source):
             said = f"measured for this problem: {_said(entry, source)}"
             return Choice(entry.config, setting, Rule.TABLE, said)
     reason = f"there is no table for {device}"
@@ -131,14 +135,18 @@ def look_up(
             reason += f", over {MAX_DISTANCE}"
         elif entry.keeps_heuristic:
             reason += ", and no config was faster there"
-        elif family_of(entry.config).extrapolates and _fits(entry, dense, arch, source):
+        elif not (family := family_of(entry.config)).reaches(
+            entry.config, dense.problem, setting.arch
+        ):
+            reason += ", and tiles of its config fit these lengths less well"
+        elif family.extrapolates and _fits(entry, dense, asked, setting, source):
             said = f"{reason}: {_said(entry, source)}"
             return Choice(entry.config, setting, Rule.TABLE, said)
     elif usable:
         reason = f"no entry has this {dense.kind_words}"
     elif sources:
         reason += f"; {sources[0].name} is for {sources[0].table.device}"
-    return _by_heuristic(dense.problem, setting, reason, families)
+    return _by_heuristic(asked, setting, reason, families)
 
 
 def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
@@ -168,12 +176,16 @@ def _said(entry: Entry, source: Source) -> str:
     )
 
 
-def _fits(entry: Entry, dense: DenseProblem, arch: Arch, source: Source) -> bool:
+def _fits(
+    entry: Entry, dense: DenseProblem, asked: Problem, setting: Setting, source: Source
+) -> bool:
     """Whether the config of an entry runs a problem here. Why not is noted."""
-    why = dense.refusal(entry.config, arch)
+    why = dense.refusal(entry.config, setting.arch)
     if why is not None:
         _note_once(f"{source.name}: {entry.config.short_form()} is ignored: {why}")
-    return why is None
+        return False
+    family = family_of(entry.config)
+    return asked.program is None or (family.has_functions and family.has_room(entry.config, asked))
 
 
 @cache

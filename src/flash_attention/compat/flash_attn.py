@@ -22,7 +22,7 @@ docs/flash_attn_semantics.md describes every parameter.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from numbers import Integral
@@ -276,6 +276,14 @@ def packed_options(
     check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
     pages: Keywords = {"block_table": block_table, "seqused_k": cu_seqlens_k.diff()}
     return options | pages | {"max_seqlen_k": longest}
+
+
+def refuse(instead: Mapping[str, str], given: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError for a parameter that has not its default value, None, False or 0.
+    `instead` says of each why there is no kernel for it, and what to do."""
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, int) and value == 0):
+            raise UnsupportedError(f"{name} is given, and {instead[name]}")
 
 
 def attend(

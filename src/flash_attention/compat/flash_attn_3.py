@@ -23,6 +23,7 @@ from flash_attention.compat.flash_attn import (
     NO_WINDOW,
     attend,
     options_of,
+    refuse,
     split_keys,
     unpacked,
     whole,
@@ -81,7 +82,7 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (batch, heads,
     seq_q).
     """
-    refuse(
+    refuse_unserved(
         qv=qv,
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
@@ -165,7 +166,7 @@ def flash_attn_varlen_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (heads,
     total_q).
     """
-    refuse(
+    refuse_unserved(
         qv=qv,
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
@@ -222,7 +223,7 @@ def flash_attn_with_kvcache(
     `cu_seqlens_k_new` k and v are. Returns out, or with `return_softmax_lse` (out, softmax_lse,
     None, None), because no partial results are kept.
     """
-    refuse(
+    refuse_unserved(
         qv=qv,
         attention_chunk=attention_chunk,
         scheduler_metadata=scheduler_metadata,
@@ -342,8 +343,6 @@ def descales_of(q: Tensor, k: Tensor, *factors: Tensor | None) -> Keywords:
     return {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
 
 
-def refuse(**given: Tensor | int | None) -> None:
-    """Raise UnsupportedError for parameters without a kernel that have not their default value."""
-    for name, value in given.items():
-        if value is not None and not (isinstance(value, int) and value == 0):
-            raise UnsupportedError(f"{name} is given, and {INSTEAD[name]}")
+def refuse_unserved(**given: Tensor | int | None) -> None:
+    """Raise UnsupportedError for parameters of INSTEAD that have not their default value."""
+    refuse(INSTEAD, given)

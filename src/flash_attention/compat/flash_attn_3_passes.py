@@ -24,7 +24,7 @@ from flash_attention.compat.flash_attn_3 import (
     descales_of,
     flash_attn_with_kvcache,
     leave_out_queries,
-    refuse,
+    refuse_unserved,
 )
 from flash_attention.compat.flash_attn_passes import forward_pass, store_gradients
 from flash_attention.errors import UnsupportedError
@@ -87,7 +87,7 @@ def flash_attn_forward(
             *(pack_gqa, sm_margin),
         )
     unserved = (qv, attention_chunk, scheduler_metadata, sm_margin)
-    refuse(**dict(zip(INSTEAD, unserved, strict=True)))
+    refuse_unserved(**dict(zip(INSTEAD, unserved, strict=True)))
     options = options_of(softmax_scale, causal, window, softcap)
     options |= descales_of(q, k, q_descale, k_descale, v_descale)
     check_dense("k", k)
@@ -126,7 +126,7 @@ def flash_attn_backward(
     `sequed_q` and `sequed_k`, which FlashAttention-3 calls so, are the numbers of queries and keys
     in use. Returns softmax_d, the sum of dout out in each row, like softmax_lse.
     """
-    refuse(sm_margin=sm_margin)
+    refuse_unserved(sm_margin=sm_margin)
     window = (window_size_left, window_size_right)
     options = options_of(softmax_scale, is_causal, window, softcap)
     options |= _sizes(cu_seqlens_q, cu_seqlens_k, sequed_q, sequed_k, max_seqlen_q, max_seqlen_k)

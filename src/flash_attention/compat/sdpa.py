@@ -290,7 +290,9 @@ def no_kernel(
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
     query, key, value = tensors
     if any(has_tangent(t) for t in tensors):
-        return "a tensor has a tangent, and there is no forward-mode derivative here"
+        return (
+            "a tensor has a tangent, which this function does not take; call attention, which does"
+        )
     if any(t.is_nested for t in tensors):
         return "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
     if {t.ndim for t in tensors} not in ({3}, {4}):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from flash_attention.call.call import Keywords
@@ -90,8 +91,6 @@ def _room(k: Tensor, step: Step) -> int:
     return k.shape[0] if step.block_table is None else k.shape[1] * step.block_table.shape[1]
 
 
-def refuse_unless_default(instead: dict[str, str], given: dict[str, Any]) -> None:
-    """Raise UnsupportedError for parameters without a kernel that are given."""
-    for name, value in given.items():
-        if value is not None and value is not False and not (isinstance(value, int) and value == 0):
-            raise UnsupportedError(f"{name} is given, and {instead[name]}")
+def get_scheduler_metadata(*sizes: Any, cache_seqlens: Tensor, **options: Any) -> Tensor:
+    """Return an empty tensor: kernels schedule their tiles themselves."""
+    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from flash_attention.compat.flash_attn import refuse
 from flash_attention.compat.flash_attn_3 import flash_attn_with_kvcache as with_new_keys
-from flash_attention.compat.serving import Options, Step, compute_step, refuse_unless_default
+from flash_attention.compat.serving import Options, Step, compute_step, get_scheduler_metadata
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache", "get_scheduler_metadata"]
@@ -144,11 +144,6 @@ def flash_attn_varlen_func(
     return found if lse is None else (found, lse, None, None)
 
 
-def get_scheduler_metadata(*sizes: Any, cache_seqlens: Tensor, **options: Any) -> Tensor:
-    """Return an empty tensor: kernels schedule their tiles themselves."""
-    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
-
-
 def _with_new_keys(into: Tensor | None, sinks: Tensor | None, *given: Any) -> Result:
     if sinks is not None:
         raise UnsupportedError(
@@ -164,4 +159,4 @@ def _with_new_keys(into: Tensor | None, sinks: Tensor | None, *given: Any) -> Re
 def _check(given: dict[str, Any]) -> None:
     if unknown := sorted(given.keys() - INSTEAD.keys()):
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
-    refuse_unless_default(INSTEAD, given)
+    refuse(INSTEAD, given)

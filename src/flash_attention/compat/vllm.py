@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from flash_attention.compat.serving import Options, Step, compute_step, refuse_unless_default
+from flash_attention.compat.flash_attn import refuse
+from flash_attention.compat.serving import Options, Step, compute_step, get_scheduler_metadata
 from flash_attention.errors import UnsupportedError
 
 __all__ = [
@@ -99,11 +99,6 @@ def flash_attn_varlen_func(
     return found if lse is None else (found, lse)
 
 
-def get_scheduler_metadata(*sizes: Any, cache_seqlens: Tensor, **options: Any) -> Tensor:
-    """Return an empty tensor: kernels schedule their tiles themselves."""
-    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
-
-
 def is_fa_version_supported(fa_version: int) -> bool:
     """Whether functions of this version are here."""
     return fa_version in VERSIONS
@@ -128,4 +123,4 @@ def _check(dropout_p: float, cp_world_size: int, given: dict[str, Any]) -> None:
         )
     if cp_world_size != 1:
         raise UnsupportedError(f"cp_world_size is {cp_world_size}; {INSTEAD['cp_tot_seqused_k']}")
-    refuse_unless_default(INSTEAD, given)
+    refuse(INSTEAD, given)

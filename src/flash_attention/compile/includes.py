@@ -26,6 +26,7 @@ _COMMENT_OR_LITERAL = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*(?:\#|%:)[ \t]*(?:include|import|embed).*$", re.MULTILINE)
 _ALLOWED = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(fa(?:/\w[\w.-]*)+)>[ \t]*")
+_SPANNING = ('R"', "\\\n", "\\\r", "\r", "\f", "\v", "__has_")  # of more than a line, or elsewhere
 _PROBE = re.compile(r"\b__has_(?:include|embed)\w*")
 
 
@@ -51,6 +52,8 @@ def included_names(text: str, where: str) -> tuple[str, ...]:
     """The headers `text` names, in order; `where` names the text in errors."""
     if "\0" in text:
         raise CompileError(f"{where} contains a NUL character; C++ source is text")
+    if _has_simple_lines(text):
+        text = "\n".join(line for line in text.split("\n") if "#" in line or "%:" in line)
     code = _COMMENT_OR_LITERAL.sub(_drop_comment, _SPACE.sub(" ", _SPLICE.sub("", text)))
     if probe := _PROBE.search(code):
         raise CompileError(
@@ -66,6 +69,16 @@ def included_names(text: str, where: str) -> tuple[str, ...]:
             )
         names.append(allowed.group(1))
     return tuple(names)
+
+
+def _has_simple_lines(text: str) -> bool:
+    """Whether every line stands for itself, and only directives are of interest: no comment and no
+    literal goes on in the next line. That takes an eighth of the time of looking for these."""
+    if any(mark in text for mark in _SPANNING):
+        return False
+    return "/*" not in text or all(
+        line.rfind("/*") + 1 < line.rfind("*/") for line in text.split("\n") if "/*" in line
+    )
 
 
 def _drop_comment(match: re.Match[str]) -> str:

@@ -28,9 +28,10 @@ from flash_attention.families.recipe import Geometry, Grid, Step
 ENTRY = "flash_backward"
 THREADS = 256
 CHUNK = 8  # elements of 16 bytes
+ROUNDS = 4  # of rows that a thread of `prepare_step` takes part in
 EARLY_LAUNCHES = 90  # from Hopper on, a kernel may start before the previous one has ended
 _NAME = re.compile(
-    r"(?:backward_)?(prepare|convert|add_splits|sink_gradient|hopper_queries|hopper_keys)_(\w+)"
+    r"(?:backward_)?(prepare|convert_and_add_splits|convert|add_splits|sink_gradient|hopper_queries|hopper_keys)_(\w+)"
 )
 
 
@@ -54,9 +55,7 @@ def prepare_step(
     """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
     dq_sum, or dq_semaphore if dQ is added in order, and the gradients of rows that belong to no
     sequence."""
-    threads = 1
-    while threads * CHUNK < problem.d_v and threads < WARP_SIZE:
-        threads *= 2
+    threads = _row_threads(problem)
     chunks = max(1, -(-problem.d_v // (threads * CHUNK)))
     unit = _unit(
         "prepare",
@@ -66,14 +65,29 @@ def prepare_step(
         (
             dtype_binding(_dtype(problem)),
             _lengths(problem),
+            Number("rows", _prepared_rows(problem)),
             Number("row_threads", threads),
             Number("row_chunks", chunks),
             Number("sum_columns", sum_columns),
-            Number("semaphores", STAT_BLOCK // SEMAPHORE_ROWS if orders_dq else 0),
+            Number("orders_dq", int(orders_dq)),
             Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),
         ),
     )
-    return Step(unit, Geometry(row_blocks(problem), THREADS))
+    return Step(unit, Geometry(prepared_blocks(problem), THREADS))
+
+
+def _row_threads(problem: BackwardProblem) -> int:
+    """Return how many threads of `prepare_step` share a row."""
+    threads = 1
+    while threads * CHUNK < problem.d_v and threads < WARP_SIZE:
+        threads *= 2
+    return threads
+
+
+def _prepared_rows(problem: BackwardProblem) -> int:
+    """Return the rows of a CTA of `prepare_step`: fewer if they are wide, so that a small problem
+    has many CTAs."""
+    return min(STAT_BLOCK, ROUNDS * THREADS // _row_threads(problem))
 
 
 def _capability(target: str) -> int:
@@ -81,34 +95,48 @@ def _capability(target: str) -> int:
     return int("".join(filter(str.isdigit, target)))
 
 
-def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
-    """Return the kernel that converts dq_sum to dq. `order` is the type of its SumOrder."""
-    return _sums_step("convert", row_blocks(problem), problem, target, sum_columns, order)
+@dataclass(frozen=True)
+class Sums:
+    """What the main kernel leaves in float32: whether that is dQ, and splits of dK and dV."""
+
+    columns: int
+    order: str  # the type of its SumOrder
+    dq: bool = True
+    splits: bool = False
 
 
-def add_splits_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
-    """Return the kernel that adds the splits of dk and dv up."""
-    return _sums_step("add_splits", key_blocks(problem), problem, target, sum_columns, order)
-
-
-def _sums_step(
-    kernel: str, grid: Grid, problem: BackwardProblem, target: str, sum_columns: int, order: str
-) -> Step:
-    """Return a kernel that reads sums after the main kernel."""
+def sums_steps(problem: BackwardProblem, target: str, sums: Sums) -> tuple[Step, ...]:
+    """Return the kernel that converts dq_sum to dq and adds the splits of dk and dv up, if there is
+    something to do."""
+    grids = sums_grids(problem, sums)
+    if not grids:
+        return ()
     early = _capability(target) >= EARLY_LAUNCHES
+    kernel = "_and_".join(["convert"] * sums.dq + ["add_splits"] * sums.splits)
     unit = _unit(
         kernel,
-        f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
+        f"{_lower(problem)}_{sums.columns}_{sums.order.lower()}{_suffix(problem)}",
         target,
         (
             dtype_binding(_dtype(problem)),
             _lengths(problem),
-            Number("sum_columns", sum_columns),
-            Variant("SumOrder", "backward/sum_order", order),
+            Number("rows", STAT_BLOCK),
+            Number("sum_columns", sums.columns),
+            Variant("SumOrder", "backward/sum_order", sums.order),
             Number("starts_early", int(early)),
         ),
+        header="add_splits" if sums.splits else kernel,
     )
-    return Step(unit, Geometry(grid, THREADS), starts_early=early)
+    return (Step(unit, Geometry(grids[0], THREADS), starts_early=early),)
+
+
+def sums_grids(problem: BackwardProblem, sums: Sums) -> tuple[Grid, ...]:
+    """Return the grids of `sums_steps`."""
+    ctas = _row_blocks(problem, STAT_BLOCK) if sums.dq else 0
+    if sums.splits:  # whose threads have 16 elements each
+        blocks = _stat_blocks(problem.batch, problem.seq_k, problem.total_k) * problem.heads_k
+        ctas += 2 * blocks * (STAT_BLOCK * sums.columns // (2 * CHUNK * THREADS))
+    return ((ctas, 1, 1),) if ctas else ()
 
 
 def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
@@ -139,11 +167,13 @@ def stat_scratch(
 
 
 @kept
-def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:
+def _unit(
+    kernel: str, name: str, target: str, bindings: Sequence[Binding], header: str = ""
+) -> Unit:
     source = render(
         entry=f"{ENTRY}_{kernel}_{name}",
         title=f"{kernel} of a backward pass",
-        header=f"fa/backward/{kernel}.cuh",
+        header=f"fa/backward/{header or kernel}.cuh",
         bindings=(*bindings, Number("threads", THREADS)),
         asserts=LAYOUT_ASSERTS,
         bounds=f"{THREADS}",
@@ -158,21 +188,32 @@ def sink_grids(problem: BackwardProblem) -> tuple[Grid, ...]:
     return ((problem.heads, 1, 1),) if problem.wanted.dsinks else ()
 
 
-def row_blocks(problem: BackwardProblem) -> Grid:
-    """Return the grid of the kernels before and after the main one: a CTA per block of rows."""
-    ctas = max(1, -(-problem.seq_q // STAT_BLOCK)) * problem.heads * problem.batch
+def prepared_blocks(problem: BackwardProblem) -> Grid:
+    """Return the grid of `prepare_step`."""
+    return _row_blocks(problem, _prepared_rows(problem)), 1, 1
+
+
+def _row_blocks(problem: BackwardProblem, rows: int) -> int:
+    """Return the CTAs that have a block of so many rows each."""
+    packed = None if problem.seqused_k else problem.total_q
+    blocks = _stat_blocks(problem.batch, problem.seq_q, packed)
+    ctas = blocks * (STAT_BLOCK // rows) * problem.heads
     if ctas > MAX_GRID_X:
         raise UnsupportedError(
             f"{problem.batch} sequences of up to {problem.seq_q} queries in {problem.heads} heads"
-            f" have {ctas} blocks of {STAT_BLOCK} rows; a launch takes at most {MAX_GRID_X}, split"
+            f" have {ctas} blocks of {rows} rows; a launch takes at most {MAX_GRID_X}, split"
             " the tensors along batch"
         )
-    return ctas, 1, 1
+    return ctas
 
 
-def key_blocks(problem: BackwardProblem) -> Grid:
-    """Return the grid of `add_splits_step`: a CTA per block of keys and gradient."""
-    return max(1, -(-problem.seq_k // STAT_BLOCK)) * problem.heads_k * problem.batch, 2, 1
+def _stat_blocks(batch: int, longest: int, total: int | None) -> int:
+    """Return the blocks of statistics of all sequences of a head. Of packed ones only the sum of
+    their lengths is known here."""
+    blocks = batch * max(1, -(-longest // STAT_BLOCK))
+    if total is None:
+        return blocks
+    return max(1, min(blocks, (total + batch * (STAT_BLOCK - 1)) // STAT_BLOCK))
 
 
 def _dtype(problem: BackwardProblem) -> DType:

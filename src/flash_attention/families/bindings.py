@@ -16,25 +16,31 @@ def dtype_binding(dtype: DType) -> Variant:
 
 
 def score_bindings(
-    features: Features, lengths: str | None = None, *, listed: bool = False
+    features: Features,
+    lengths: str | None = None,
+    *,
+    listed: bool = False,
+    nearest_first: bool = False,
 ) -> tuple[Binding, ...]:
     """Bind the mask, the score, dropout, a user's function, and the lengths, for which a family may
-    have a type. With `listed`, tiles visit the blocks of lists."""
+    have a type. With `listed`, tiles visit the blocks of lists; with `nearest_first`, all blocks in
+    the order of NearestFirst."""
     lengths = lengths or ("PerBatch" if features.per_batch else "Same")
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
         Variant("Lengths", "attn/lengths", lengths),
         Variant("Dropout", "attn/dropout", "Philox" if features.dropout else "None"),
-        _function(features, listed),
+        _function(features, listed, nearest_first),
     )
 
 
-def _function(features: Features, listed: bool) -> Variant:
+def _function(features: Features, listed: bool, nearest_first: bool) -> Variant:
     folder = "attn/user_function"
     if features.program is None:
         return Variant("Function", folder, "None")
-    return Variant("Function", folder, "Traced", f"{PROGRAM}, {str(listed).lower()}")
+    order = ", true" if nearest_first else ""
+    return Variant("Function", folder, "Traced", f"{PROGRAM}, {str(listed).lower()}{order}")
 
 
 def max_score_binding(features: Features) -> Variant:
@@ -49,10 +55,11 @@ def shared_bindings(
     sinks: bool | None = None,
     lengths: str | None = None,
     listed: bool = False,
+    nearest_first: bool = False,
 ) -> tuple[Binding, ...]:
     """Bind the mask, the score, dropout, the lengths and the sinks."""
     ends_with_sink = features.sinks if sinks is None else sinks
     return (
-        *score_bindings(features, lengths, listed=listed),
+        *score_bindings(features, lengths, listed=listed, nearest_first=nearest_first),
         Variant("Sinks", "attn/sinks", "PerHead" if ends_with_sink else "None"),
     )

@@ -34,13 +34,15 @@ MOST_BOUNDS_CTAS = 16 * BOUNDS_CTAS  # if blocks have many rows, which take a wa
 class Listing:
     """Which side has the tiles: OfQueries or OfKeys of include/fa/lists/list_blocks.cuh; the rows
     of a tile and of a visited block; into how many pieces a tile of queries is divided, which pass
-    over blocks by themselves; and the keys of a narrow block."""
+    over blocks by themselves; the keys of a narrow block; and whether the nearest blocks are
+    visited first."""
 
     side: str
     tile_rows: int
     block_rows: int
     pieces: int = 1
     narrow_keys: int = 0
+    nearest_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def _unit(
     lengths = "PerBatch" if features.per_batch else "Same"
     rows = listing.tile_rows, listing.block_rows, listing.pieces, listing.narrow_keys
     words = [listing.side.lower(), *(str(number) for number in rows)]
+    words += ["nearest_first"] * listing.nearest_first
     words += [features.mask.value.lower(), lengths.lower(), program.digest]
     name = f"{kernel}_{'_'.join(words)}"
     source = render(
@@ -140,6 +143,7 @@ def _unit(
             Number("block_rows", listing.block_rows),
             Number("pieces", listing.pieces),
             Number("narrow_keys", listing.narrow_keys),
+            Number("nearest_first", int(listing.nearest_first)),
             Number("threads", THREADS),
         ),
         asserts=layout_asserts(base, program, asserts),

@@ -31,7 +31,8 @@ class KernelArgs(ctypes.Structure):
     sized: Any = None  # whose lengths
     scratch: Any = None
     stream: int | None = None  # whose tile counter, and whose memory for `scratch` if it is kept
-    keeps_scratch: bool = False  # else every launch allocates it
+    keeps_scratch: bool = False  # else they own it, or every launch allocates it
+    memory: Any = None  # for `scratch`, which they own
     lse_form: Any = None  # the sizes and strides of the log-sum-exp, if they are known
     parameters: Any = None  # of the kernels, which have the address of the arguments
 

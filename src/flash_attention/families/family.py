@@ -235,6 +235,14 @@ class Family(ABC, Generic[Config]):
         """Whether a config is worth a measurement for a problem."""
         return True
 
+    def has_room(self, config: Config, problem: Problem) -> bool:
+        """Whether a config that is fast without a user's function is so with that of a problem."""
+        return True
+
+    def reaches(self, config: Config, problem: Problem, arch: Arch) -> bool:
+        """Whether tiles of a config that is the best of a near problem fit this one as well."""
+        return True
+
     def fitted(self, config: Config, problem: Problem, source: Problem | None = None) -> Config:
         """Return the config with the numbers that depend on the size of a problem. If `source` is
         given, they are scaled from that problem."""

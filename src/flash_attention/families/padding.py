@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -23,6 +23,7 @@ from flash_attention.families.registry import FAMILIES
 MAX_D_HEAD = max(family.widest() for family in FAMILIES)
 STEP = 8  # elements of 16 bits that one copy instruction moves
 STEP_8_BIT = 16
+_any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def needs_padding(q: Tensor, v: Tensor) -> bool:
@@ -37,7 +38,7 @@ def needs_padding(q: Tensor, v: Tensor) -> bool:
 def padded(call: Call) -> Call:
     """Return the call with padded copies of q, k and v, without its `out`, and with the scale that
     follows from the head dimension before padding. The call is checked first."""
-    if not torch.compiler.is_compiling():
+    if not (torch.compiler.is_compiling() or _any_transforms()):  # whose tensors have no memory
         _check(call)
     step = _step(call.v)
     q, k, v = (_padded(tensor, step) for tensor in call[:3])

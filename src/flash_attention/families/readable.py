@@ -34,8 +34,7 @@ def backward_call_of(
             "the gradients of several outputs are asked for at once (is_grads_batched or"
             " vectorize=True); call torch.func.vmap of torch.func.vjp, or torch.func.jacrev"
         )
-    if not (_readable(do) and _is_unshared(do)):
-        do = do.clone(memory_format=torch.contiguous_format)
+    do = as_readable(do)
     tensors = [t if t is None or _readable(t) else _copied(t) for t in call[:4]]
     vectors = [None if t is None else t.contiguous() for t in call[4:9]]
     if dlse is not None:
@@ -43,6 +42,13 @@ def backward_call_of(
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     readable = Call._make((*tensors, *vectors, *call[9:]))
     return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)
+
+
+def as_readable(tensor: Tensor) -> Tensor:
+    """Return a gradient or a tangent, or a copy of it that kernels can read."""
+    if _readable(tensor) and _is_unshared(tensor):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _readable(tensor: Tensor) -> bool:
@@ -55,7 +61,7 @@ def _readable(tensor: Tensor) -> bool:
 
 
 def _is_unshared(do: Tensor) -> bool:
-    """Whether a gradient has a row for every query."""
+    """Whether a gradient or a tangent has memory for every row."""
     return do.is_contiguous() or 0 not in do.stride()
 
 

@@ -13,13 +13,16 @@ from flash_attention.call.problem import Problem
 from flash_attention.families.bindings import PROGRAM
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
-from flash_attention.program.layout import arguments, arguments_size
+from flash_attention.program.layout import address_offset, arguments, arguments_size
 from flash_attention.program.nodes import SCORE, Program
 
 
 @cache
-def _with_function(base: type[ctypes.Structure], size: int) -> type[ctypes.Structure]:
-    """Mirror of `fa::attn::WithFunction` (include/fa/attn/traced.cuh)."""
+def _with_function(
+    base: type[ctypes.Structure], size: int, before_bias: int = 0
+) -> type[ctypes.Structure]:
+    """Mirror of `fa::attn::WithFunction` (include/fa/attn/function_args.cuh). The address of a
+    tensor that has a tensor map is `bias`, behind so many bytes of the arguments of a program."""
     fields = (
         ("list_entries", ctypes.c_void_p),
         ("list_counts", ctypes.c_void_p),
@@ -28,7 +31,9 @@ def _with_function(base: type[ctypes.Structure], size: int) -> type[ctypes.Struc
         ("list_batches", ctypes.c_int32),
         ("list_heads", ctypes.c_int32),
         ("absolute", ctypes.c_int32),
-        ("program", ctypes.c_uint64 * (size // 8)),
+        ("program", ctypes.c_uint64 * (before_bias // 8)),
+        ("bias", ctypes.c_void_p),
+        ("rest_of_program", ctypes.c_uint64 * ((size - before_bias) // 8 - 1)),
     )
     return type(f"{base.__name__}WithFunction", (base,), {"_fields_": fields})
 
@@ -37,7 +42,8 @@ def arguments_type(base: type[ctypes.Structure], problem: Problem) -> type[Any]:
     """Return the arguments of kernels for a problem, whose pass has those of `base`."""
     if problem.program is None:
         return base
-    return _with_function(base, arguments_size(problem.program))
+    before_bias = 0 if problem.bias is None else address_offset(problem.program, problem.bias.slot)
+    return _with_function(base, arguments_size(problem.program), before_bias)
 
 
 def parameter(base: type[ctypes.Structure], program: Program | None, otherwise: str) -> str:
@@ -47,9 +53,10 @@ def parameter(base: type[ctypes.Structure], program: Program | None, otherwise: 
     return f"const __grid_constant__ fa::attn::WithFunction<fa::{base.__name__}, {PROGRAM}> args"
 
 
-def prelude(program: Program | None) -> str:
-    """Return the C++ type of a program, or nothing if there is none."""
-    return "" if program is None else cuda_text(program, PROGRAM)
+def prelude(program: Program | None, *, bias: bool = False) -> str:
+    """Return the C++ type of a program, or nothing if there is none. With `bias`, the kernel gives
+    it the elements of a captured tensor."""
+    return "" if program is None else cuda_text(program, PROGRAM, bias=bias)
 
 
 def layout_asserts(base: type[ctypes.Structure], program: Program | None, otherwise: str) -> str:

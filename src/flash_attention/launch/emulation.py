@@ -270,6 +270,8 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
+    if count := recipe.counters:
+        arguments.tile_counter = memory.alloc(np.zeros(count, np.int32), name="tile_counter")
     kernels = [compiled_unit(step.unit) for step in recipe.steps]
     programs = list(map(program_of, kernels))
     names = ", ".join(step.unit.name for step in recipe.steps)

@@ -3,8 +3,9 @@
 
 Kernels of one stream run one after another, so they share memory. That holds for a single kernel
 only: the kernels of two threads may alternate in a stream, and the second kernel of one of them
-would then find what the other has left. The blocks outlive calls, so torch does not allocate them,
-as it does not allocate tile counters.
+would then find what the other has left. The arguments of several kernels own small memory instead,
+as they are in one thread's hands at a time (`launcher.py`). The blocks outlive calls, so torch does
+not allocate them, as it does not allocate tile counters.
 """
 
 from __future__ import annotations

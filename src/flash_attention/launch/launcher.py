@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof
 from itertools import accumulate
@@ -32,6 +32,7 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 
 
 ALIGNMENT = 16  # bytes, of every part of scratch memory
+MOST_OWNED, MOST_OWNERS = 1 << 21, 32  # bytes of scratch memory that is kept between launches
 QUERY_ARGUMENTS = ("q", "o", "d_o", "dq")  # whose tensors have a row for every query
 _Maps = tuple[tuple[int, ...], list[EncodedMap]]
 """The addresses of tensor maps, and the maps, whose memory launches read."""
@@ -92,7 +93,9 @@ class Launcher:
             if arguments.stream != stream or arguments.scratch is not scratch or is_capturing():
                 memory = self._add_memory(arguments, scratch, stream)
             elif not arguments.keeps_scratch:
-                memory = scratch.new(arguments)
+                memory = arguments.memory
+                if memory is None:
+                    memory = _own_memory(arguments, scratch)
         every = arguments.parameters
         if every is None:
             every = arguments.parameters = [_Parameters(k, arguments) for k in self._kernels]
@@ -124,9 +127,30 @@ class Launcher:
         users of it run after these kernels."""
         if self._counters:
             arguments.tile_counter = tile_counter(self._index, stream, self._counters)
-        arguments.stream, arguments.scratch = (None if is_capturing() else stream), scratch
+        captures = is_capturing()
+        arguments.stream, arguments.scratch = (None if captures else stream), scratch
+        arguments.memory = None
         arguments.keeps_scratch = scratch.put_kept(arguments, stream)
-        return None if arguments.keeps_scratch else scratch.new(arguments)
+        if arguments.keeps_scratch:
+            return None
+        return scratch.new(arguments) if captures else _own_memory(arguments, scratch)
+
+
+_owners: deque[Any] = deque()
+"""Arguments that own memory, in the order in which they got it."""
+
+
+def _own_memory(arguments: Any, scratch: _Scratch) -> Tensor:
+    """Allocate scratch memory, which the arguments own if it is small: the next launch with them is
+    in the same stream, and comes after this one. Who launches has a reference of its own, as others
+    may take the memory away from the arguments."""
+    memory = scratch.new(arguments)
+    if scratch.size <= MOST_OWNED:
+        arguments.memory = memory
+        _owners.append(arguments)
+        if len(_owners) > MOST_OWNERS:
+            _owners.popleft().memory = None
+    return memory
 
 
 class _Scratch:

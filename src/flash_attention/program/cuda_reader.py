@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from flash_attention.program.bias import bias_load
 from flash_attention.program.derivative import Derivative, LoadGradient, differentiate
 from flash_attention.program.expressions import (
     FAST_TANH,
@@ -17,6 +18,7 @@ from flash_attention.program.expressions import (
     operation,
     read,
     store,
+    unpack,
 )
 from flash_attention.program.layout import DIGITS, ELEMENTS, struct_text
 from flash_attention.program.nodes import (
@@ -26,6 +28,7 @@ from flash_attention.program.nodes import (
     QUERY,
     SCORE,
     How,
+    Node,
     Program,
     needed,
 )
@@ -55,14 +58,19 @@ _DISTANCE = ", float distance"  # from the query to the key, which a kernel adds
 _QUALIFIERS = "static __device__ __forceinline__"
 
 
-def cuda_text(program: Program, name: str = "Function") -> str:
+def cuda_text(program: Program, name: str = "Function", *, bias: bool = False) -> str:
     """The struct of a program. It needs HEADER. `slope` is the derivative of `score` by the score.
     `Loads` are the reads of tensors whose gradients are wanted. The type of a read says what the
     derivative by the element is, where the gradient of the element is, and how to add to it.
 
+    With `bias`, what `bias_load` finds is not read from memory: the kernel puts the element of a
+    query and a key into `OfKey::bias`, out of a pair that `bias` unpacks. `plane` says where in the
+    tensor the elements of a head are.
+
     The hyperbolic tangent in scores is good to 2^-11, as softcap's; all else to a few roundings.
     """
-    return _Printer(differentiate(program)).struct(name)
+    found = differentiate(program)
+    return _Printer(found, bias_load(program) if bias else None).struct(name)
 
 
 def head_lines(program: Program, roots: Iterable[int]) -> list[str]:
@@ -124,8 +132,9 @@ class _Function:
 
 
 class _Printer:
-    def __init__(self, derivative: Derivative) -> None:
+    def __init__(self, derivative: Derivative, bias: int | None = None) -> None:
         self.program = derivative.program
+        self.bias = bias  # the read whose elements the kernel gives
         self.derivative = derivative
         self.nodes = derivative.program.nodes
         self.members: dict[Level, dict[str, _Member]] = {level: {} for level in _STRUCTS}
@@ -141,6 +150,8 @@ class _Printer:
     def expression(self, function: _Function, index: int) -> str:
         """A node in terms of its inputs."""
         node = self.nodes[index]
+        if index == self.bias:
+            return function.member(Level.KEY, "bias", _Member("float", (), lambda _: "0.f"))
         if node.op == "load":
             dtype = self.program.tensors[int(node.detail or 0)].dtype
             source = _Memory(f"const {ELEMENTS[dtype]}*", "tensor", "stride", str(index))
@@ -233,6 +244,7 @@ class _Printer:
             self._result("float", "slope", self.derivative.slope, "1.f"),
             *self._gradients(),
             self._tilt(),
+            *([] if self.bias is None else self._bias(self.nodes[self.bias])),
         ]
         parts = [self._part(level) for level in (Level.QUERY, Level.KEY, Level.HEAD)]
         structs = [self._fields(level) for level in _STRUCTS]
@@ -254,8 +266,20 @@ class _Printer:
             "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
             "kGathers": bool(self.program.gathered),
             "kTilts": tilt_of(self.program) is not None,
+            "kReadsQueries": self.bias is None and self._is_read(Level.QUERY),
+            "kReadsKeys": self.bias is None and self._is_read(Level.KEY),
+            "kBias": self.bias is not None,
         }
         return [f"static constexpr bool {n} = {str(v).lower()};" for n, v in values.items()]
+
+    def _is_read(self, level: Level) -> bool:
+        """Whether what is known at a level fits in a register, and takes a read of memory."""
+        types = [member.type for member in self.members[level].values()]
+        if types not in (["int"], ["float"]):
+            return False
+        (member,) = self.members[level].values()
+        found = needed(self.nodes, member.roots)
+        return any(self.nodes[n].op == "load" and self.level(n) == level for n in found)
 
     def _result(self, type_: str, name: str, result: int | None, default: str) -> str:
         function = _Function(self, Level.ELEMENT)
@@ -277,6 +301,24 @@ class _Printer:
             f"{_QUALIFIERS} float tilt(const Args& args, const OfHead& at_head) {{\n"
             f"return {value};\n}}"
         )
+
+    def _bias(self, load: Node) -> list[str]:
+        """What unpacks an element of the bias, and which of its planes is that of a head."""
+        slot = int(load.detail or 0)
+        function = _Function(self, Level.HEAD)
+        function.print(load.inputs[:-2])
+        planes = [
+            f"{LIBRARY}plane({function.value(index)}, args.size{slot}[{d}], args.stride{slot}[{d}])"
+            for d, index in enumerate(load.inputs[:-2])
+        ]
+        inner, outer = [*reversed(planes), "0", "0"][:2]
+        element = f"{unpack(self.program.tensors[slot].dtype)}(pair, e)"
+        return [
+            f"{_QUALIFIERS} float bias(fa::u32 pair, int e) {{\nreturn {element};\n}}",
+            f"{_QUALIFIERS} {LIBRARY}Plane plane({_PARAMETERS[Level.HEAD]}) {{",
+            *function.lines,
+            f"return {{{inner}, {outer}}};\n}}",
+        ]
 
     def _gradients(self) -> list[str]:
         """The derivatives by elements whose gradients are wanted."""

@@ -96,6 +96,11 @@ def store(dtype: torch.dtype) -> str:
     return _READS[dtype].replace("read", "store")
 
 
+def unpack(dtype: torch.dtype) -> str:
+    """The word of the library that takes an element of 16 bits out of a pair."""
+    return f"{LIBRARY}{_READS[dtype].replace('read', 'unpack')}"
+
+
 def read(dtype: torch.dtype, address: str) -> str:
     """The element at an address."""
     return f"{LIBRARY}{_READS.get(dtype, 'read_int')}({address})"

@@ -81,6 +81,11 @@ def arguments_size(program: Program) -> int:
     return struct.calcsize(_format(program))
 
 
+def address_offset(program: Program, slot: int) -> int:
+    """Where the address of a captured tensor is in `struct Args`, in bytes."""
+    return sum(8 * (1 + ndim) for _, ndim in program.tensors[:slot])
+
+
 def arguments(traced: Traced, sums: Sequence[Sum], pointers: Sequence[int]) -> bytes:
     """The bytes of `struct Args`. `pointers` are the addresses of the captured tensors, then those
     of the memory of their sums."""

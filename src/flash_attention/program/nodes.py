@@ -69,6 +69,10 @@ class How(Enum):
     EXACT = "exact"  # terms are added without rounding, so that their order does not matter
 
 
+# A program is a text of one line: torch.compile writes it into comments of the code that it makes.
+_BETWEEN = "; "
+
+
 class Gathered(NamedTuple):
     """A captured tensor whose gradient a backward kernel computes."""
 
@@ -92,6 +96,11 @@ class Program:
         """The program in a canonical form: equal programs have equal texts."""
         return self.written()
 
+    @property
+    def lines(self) -> list[str]:
+        """The text for a reader: a line for each operation."""
+        return self.text.split(_BETWEEN)
+
     def written(self) -> str:
         """The text, for torch.compile, which does not follow cached properties."""
         lines = [
@@ -102,7 +111,7 @@ class Program:
             f"mask {self.mask}",
             *(f"gradient {slot} {how.value}" for slot, how in self.gathered),
         ]
-        return "\n".join(lines)
+        return _BETWEEN.join(lines)
 
     @cached_property
     def digest(self) -> str:
@@ -140,7 +149,7 @@ def _line(index: int, node: Node) -> str:
 @cache
 def read_program(text: str) -> Program:
     """The program that was written as a text."""
-    first, second, *lines, score, mask = text.split("\n")
+    first, second, *lines, score, mask = text.split(_BETWEEN)
     tensors = [word.split("[") for word in first.split()[1:]]
     results = [None if line.endswith("None") else int(line.split()[1]) for line in (score, mask)]
     return Program(

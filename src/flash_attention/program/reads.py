@@ -50,3 +50,16 @@ def tables(program: Program) -> dict[int, int]:
             slot = int(node.detail or 0)
             found[slot] = max(found.get(slot, 1), BLOCK if kind is Reading.AREA else 1)
     return dict(sorted(found.items()))
+
+
+@cache
+def reads_pairs(program: Program | None) -> bool:
+    """Whether scores depend on elements of captured tensors that differ from one pair of a query
+    and a key to the next."""
+    if program is None:
+        return False
+    both = QUERY | KEY
+    return any(
+        program.nodes[index].op == "load" and program.depends[index] & both == both
+        for index in needed(program.nodes, [program.score])
+    )

@@ -50,6 +50,9 @@ def _factor(program: Program, index: int, sign: int) -> Tilt | None:
 def _sign_of_distance(program: Program, index: int) -> int | None:
     """1 for key - query, -1 for query - key, in floats."""
     node = program.nodes[index]
+    if node.op == "neg":
+        of_inner = _sign_of_distance(program, node.inputs[0])
+        return None if of_inner is None else -of_inner
     if node.op != "cast" or node.type != FLOAT:
         return None
     inner = program.nodes[node.inputs[0]]

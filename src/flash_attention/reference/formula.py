@@ -252,6 +252,10 @@ class Formula:
         )
         return (weights * (STEPS / kept_steps(p))).masked_fill_(~kept, 0)
 
+    def hidden(self, seq_q: int, seq_k: int, device: torch.device) -> Tensor:
+        """Return which keys the queries of a dense call do not see: (seq_q, seq_k)."""
+        return self._hidden(slice(0, seq_q), slice(0, seq_k), seq_k - seq_q, device)
+
     def _hidden(self, rows: slice, keys: slice, ahead: int, device: torch.device) -> Tensor:
         position = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead
         key = torch.arange(keys.start, keys.stop, device=device)

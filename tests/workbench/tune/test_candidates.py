@@ -88,7 +88,7 @@ def test_the_grid_of_the_paper_starts_from_so_many_kernels() -> None:
         for problem in problems_of("fa3")
         for config in starting_points(problem, SM90)
     }
-    assert 500 <= len(kernels) <= 700  # they are compiled while others are timed
+    assert 500 <= len(kernels) <= 750  # they are compiled while others are timed
 
 
 def test_other_architectures_search_the_sm_80_family() -> None:

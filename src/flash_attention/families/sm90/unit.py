@@ -19,7 +19,7 @@ def forward_unit(
     arch: Arch,
     *,
     folder: str,
-    mapped: str,
+    mapped: Sequence[str],
     bindings: tuple[Binding, ...],
     wrappers: Sequence[str],
     parameter: str = PARAMETER,
@@ -27,7 +27,7 @@ def forward_unit(
 ) -> Unit:
     """Return the unit of the kernel in include/fa/sm90/`folder`.
 
-    `suffix` names its features, and `mapped` has a letter for each tensor that has a tensor map.
+    `suffix` names its features, and `mapped` names the tensors that have a tensor map.
     `parameter` declares its arguments, whose layout `asserts` check.
     """
     name = config.kernel_name() + suffix

@@ -187,6 +187,18 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=HOPPER)])
+def test_splits_of_the_heads_add_up(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    family = "flash_attention.families.sm90.backward.family"
+    monkeypatch.setattr(f"{family}.head_splits", lambda *_: 6)  # one of which has two heads
+    q_lengths, k_lengths = PACKED
+    case = Case(q_lengths, k_lengths, heads=(7, 1), d=(96, 72), causal=True, device=device)
+    plan = Plan(case.call)
+    assert plan.recipe.arguments.head_splits == 6
+    case.check(plan.run(case.call))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d_head", "asked"),
     [

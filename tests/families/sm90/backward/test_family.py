@@ -75,11 +75,14 @@ def test_splits_of_the_heads_are_added_up() -> None:
     names = [step.unit.name for step in made.steps]
     assert names[1:] == [
         f"{FASTEST.kernel_name()}_splits_heads",
-        "backward_convert_bf16_128_bylane",
-        "backward_add_splits_bf16_128_bylane",
+        "backward_convert_and_add_splits_bf16_128_bylane",
     ]
     assert made.steps[1].geometry.grid == (2 * 4 * 4, 1, 1)  # batch, splits, tiles of keys
-    assert made.steps[3].geometry.grid == (2 * 4, 2, 1)  # batch and blocks of keys, dK and dV
+    rows, keys = (
+        2 * 4 * 4,
+        2 * 4,
+    )  # blocks of queries and of keys: batch, heads and blocks of a head
+    assert made.steps[2].geometry.grid == (rows + 2 * 4 * keys, 1, 1)  # 4 parts of dK and of dV
     assert made.scratch["dk_sum"] == made.scratch["dv_sum"] == 4 * 4 * 1024 * 128
 
 

@@ -28,6 +28,8 @@ LONG = {"seq_k": 4096}
 ADDED = {"order": "dynamic_16"}
 ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_16", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
+SHORT_96 = {"d_head": 96, "d_v": 96, "seq_k": 3072, "causal": True}
+MANY_96 = {**ADDED_96, "order": "dynamic_32"}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_16"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
 ORDERED_32 = {**ORDERED, "order": "dynamic_32"}
@@ -49,6 +51,12 @@ def problem(d_head: int) -> BackwardProblem:
         (OWN_HEADS, ORDERED_32),
         ({**OWN_HEADS, "total_q": 1024, "total_k": 1024}, ORDERED_32),
         ({"seq_k": 257}, {"order": "dynamic_64"}),
+        ({**OWN_HEADS, "seq_k": 1024}, OTHER),  # a multiprocessor has one tile
+        ({**OWN_HEADS, "seq_k": 1024, "batch": 5}, ORDERED_32),
+        ({**OWN_HEADS, **SHORT_96}, MANY_96),
+        ({**OWN_HEADS, **SHORT_96, "causal": False}, {**MANY_96, "order": "dynamic_8"}),
+        ({**OWN_HEADS, **SHORT_96, "seq_k": 3073}, {**MANY_96, "order": "dynamic_8"}),
+        ({**OWN_HEADS, **SHORT_96, "total_q": 3000, "total_k": 3000}, {**MANY_96, "stages": 2}),
         ({"seq_k": 256}, ORDERED),
         (LONG, ADDED),
         ({**LONG, "causal": True}, ADDED),

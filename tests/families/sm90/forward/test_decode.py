@@ -101,7 +101,7 @@ def test_many_entries_are_not_split(heads: int, kv_splits: KvSplits | None) -> N
 @pytest.mark.parametrize(
     "change",
     [
-        {"seq_q": 17},
+        {"seq_q": 17, "seq_k": 300},
         {"heads": 520},
         {"seq_k": 0},
         {"d_head": 264},
@@ -120,7 +120,10 @@ def test_a_window_that_hides_most_keys_is_not_split() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"seq_q": 17}, "17 queries of 4 heads that share one of k and v do not fit in 64 rows"),
+        (
+            {"seq_q": 17, "seq_k": 300},
+            "17 queries of 4 heads that share one of k and v do not fit in 64 rows",
+        ),
         ({"seq_k": 0}, "there is nothing to compute"),
         ({"d_head": 264}, "d_head"),
         ({"window": (99, 0), "heads": 8}, "the window shows lie in few of any splits, and no"),
@@ -182,6 +185,18 @@ def test_chunks_of_few_tiles_are_split_too(kind: Steps, change: dict[str, object
     problem = replace(DECODE, **change)  # type: ignore[arg-type]
     assert Steps.of(problem, SMS) is kind
     assert (chosen(problem) is None) is (kind is Steps.MANY_TILES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"), [(Steps.MANY_TILES, 32), (Steps.CHUNK, 33), (Steps.CHUNK, 128)]
+)
+def test_keys_that_are_converted_are_split_in_more_tiles(kind: Steps, batch: int) -> None:
+    """FP8 kernels do not transpose V of more than 512 MiB."""
+    step = {"total_q": 4096, "seq_q": 3900, "seq_k": 1 << 14, "page_keys": 16, "seqused_k": True}
+    mixed = replace(DECODE, dtype=torch.float8_e4m3fn, batch=batch, **step)  # type: ignore[arg-type]
+    assert Steps.of(mixed, SMS) is kind
+    wide = replace(mixed, dtype=torch.bfloat16)
+    assert Steps.of(wide, SMS) is Steps.MANY_TILES
 
 
 @pytest.mark.parametrize("batch", [1, 3, 200])

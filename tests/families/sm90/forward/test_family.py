@@ -17,8 +17,9 @@ from flash_attention.errors import CompileError, UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
-from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib
+from flash_attention.families.sm90.forward.heuristic import group_mib
 from flash_attention.families.sm90.forward.splits import KvSplits
+from flash_attention.families.sm90.forward.tiles import SHORT
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.families.problems import recipe_of
 

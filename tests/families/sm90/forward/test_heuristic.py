@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention import Function
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.family import SM90
@@ -54,6 +55,36 @@ def test_there_is_a_valid_config_at_every_length(d_head: int, causal: bool, dtyp
         config = chosen(problem)
         assert config.broken_rule(ARCH) is None
         assert (config.dtype, config.d_head) == (dtype, d_head)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_there_is_room_for_a_bias(d_head: int, causal: bool) -> None:
+    bias = torch.empty(16384, 16384, dtype=torch.bfloat16, device="meta")
+    function = Function(lambda s, b, h, q, k: s + bias[q, k])
+    for seq_len in (77, *LENGTHS, 16384):
+        problem = replace(
+            square(DType.BF16, d_head, 512, causal),
+            seq_q=seq_len,
+            seq_k=seq_len,
+            program=function.program,
+            bias=function.bias,
+        )
+        config = chosen(problem)
+        assert config.broken_rule(ARCH) is None
+        features = SM90.features(config, problem)
+        assert features.bias
+        assert config.smem_bytes() < features.smem_bytes(config) <= ARCH.max_smem_per_cta
+
+
+@pytest.mark.parametrize(("adds_distance", "consumers"), [(False, 3), (True, 2)])
+def test_scores_that_depend_on_a_bias_alone_have_three_consumers(
+    adds_distance: bool, consumers: int
+) -> None:
+    bias = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    function = Function(lambda s, b, h, q, k: s + bias[q, k] + (q - k if adds_distance else 0))
+    problem = replace(square(DType.BF16, 64, 4096), program=function.program, bias=function.bias)
+    assert chosen(problem).consumers == consumers
 
 
 @pytest.mark.parametrize("seq", [1, 512, 8192])
@@ -177,20 +208,59 @@ def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "consumers"),
+    ("d_head", "causal", "rows", "consumers"),
     [
-        (321, 3),  # 384 instead of 384
-        (384, 3),
-        (385, 3),  # 576 instead of 512
-        (400, 3),
-        (512, 3),
-        (577, 3),  # 768 instead of 640: the most below a third
-        (640, 3),
-        (2048, 3),
+        (64, False, 384, 3),
+        (64, False, 400, 1),  # 448 rows instead of 576, or of 512 of two
+        (64, False, 512, 3),
+        (64, False, 2048, 3),
+        (64, True, 174, 3),  # 192 instead of 256
+        (64, True, 409, 1),
+        (64, True, 903, 3),  # 960 instead of 1024
+        (64, True, 1024, 2),  # instead of 1152
+        (80, True, 174, 3),
+        (80, True, 256, 2),
+        (88, False, 1305, 3),
+        (112, False, 705, 3),
+        (112, False, 256, 2),
+        (128, True, 152, 3),
+        (128, True, 1024, 2),
+        (128, True, 4100, 2),
+        (160, True, 136, 3),
     ],
 )
-def test_two_consumers_where_tiles_of_three_would_be_half_empty(rows: int, consumers: int) -> None:
-    assert chosen(square(DType.BF16, 64, rows)).consumers == consumers
+def test_the_last_tile_wastes_few_rows(
+    d_head: int, causal: bool, rows: int, consumers: int
+) -> None:
+    assert chosen(square(DType.BF16, d_head, rows, causal)).consumers == consumers
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch", "heads", "d_head", "consumers"),
+    [
+        ((1305, 1305), 1, 16, 128, 3),  # 112 tiles, one wave; those of two consumers take two
+        ((512, 512), 1, 16, 128, 1),  # 128 tiles instead of 64, so that few stand idle
+        ((354, 8192), 2, 32, 80, 3),
+        ((473, 8192), 2, 16, 256, 2),
+        ((128, 8192), 2, 16, 256, 1),
+    ],
+)
+def test_few_tiles_take_few_waves(
+    lengths: tuple[int, int], batch: int, heads: int, d_head: int, consumers: int
+) -> None:
+    sizes = (batch, *lengths, heads, heads, d_head, d_head)
+    causal = lengths[0] < lengths[1]
+    problem = Problem(*sizes, torch.bfloat16, d_head**-0.5, causal)
+    assert chosen(problem).consumers == consumers
+
+
+@pytest.mark.parametrize(
+    "feature", [{"dropout_p": 0.1}, {"return_max": True}, {"softcap": 9.0, "return_max": True}]
+)
+def test_features_that_take_registers_have_two_consumers(feature: dict[str, Any]) -> None:
+    problem = square(DType.BF16, 128, 152, causal=True)
+    assert chosen(problem).consumers == 3
+    assert chosen(replace(problem, **feature)).consumers < 3
 
 
 @pytest.mark.parametrize(
@@ -202,16 +272,16 @@ def test_two_consumers_where_tiles_of_three_would_be_half_empty(rows: int, consu
         (257, 64, (1, 96, 0), (320, 288)),  # 2 x 192 rows, 3 x 128 keys: 384 x 384
         (256, 80, (2, 128, 0), (256, 256)),
         (166, 80, (3, 96, 0), (192, 192)),
-        (166, 96, (1, 112, 64), (192, 176)),  # one of two consumers would have no query
+        (166, 96, (3, 96, 0), (192, 192)),
         (128, 96, (2, 128, 0), (128, 128)),
         (257, 80, (3, 96, 0), (320, 288)),  # one consumer of the last tile is skipped
-        (320, 96, (1, 96, 32), (320, 320)),
+        (320, 96, (3, 96, 32), (320, 320)),  # one consumer of the last tile is skipped
         (321, 64, (3, 128, 0), (384, 384)),
-        (577, 64, (3, 128, 0), (768, 640)),
-        (577, 80, (3, 96, 32), (640, 608)),  # two consumers of the last tile are skipped
+        (577, 64, (1, 112, 32), (640, 592)),
+        (577, 80, (2, 128, 0), (640, 640)),
         (577, 128, (2, 128, 0), (640, 640)),
-        (513, 128, (2, 128, 32), (576, 544)),
-        (1024, 80, (3, 96, 0), (1024, 1056)),
+        (513, 128, (3, 80, 64), (576, 544)),
+        (1024, 80, (2, 128, 0), (1024, 1024)),
         (1025, 64, (3, 128, 0), (1152, 1152)),  # the last block is one of many
     ],
 )
@@ -247,7 +317,7 @@ def test_short_tiles_of_the_widest_heads_store_from_registers(causal: bool) -> N
     assert [key for key, is_direct in direct.items() if is_direct] == [(256, 512), (256, 2048)]
 
 
-@pytest.mark.parametrize("d_head", [16, 32, 48, 64, 96])
+@pytest.mark.parametrize("d_head", [16, 32, 48, 64])
 def test_tiles_of_one_consumer_share_a_multiprocessor(d_head: int) -> None:
     """On 132 multiprocessors 32 x 16 heads of 257 rows are 2,560 tiles: 264 at a time."""
     problem = replace(square(DType.BF16, d_head, 257), batch=32)

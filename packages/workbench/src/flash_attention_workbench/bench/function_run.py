@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from flash_attention.errors import UnsupportedError
-from flash_attention.files import FilePath, naming, read_json
+from flash_attention.files import FilePath
 from flash_attention.launch.plans import plan_for
-from flash_attention.records import Positive, Size, read_part
+from flash_attention.records import Positive, Size
 from flash_attention.reference.judge import Check
 from flash_attention_workbench.bench.function_case import (
     BUILT_IN,
@@ -22,6 +21,7 @@ from flash_attention_workbench.bench.function_case import (
 )
 from flash_attention_workbench.bench.functions import FUNCTIONS, KINDS, FunctionPoint
 from flash_attention_workbench.bench.grid import Measured
+from flash_attention_workbench.bench.grid_record import load_measured, measured
 from flash_attention_workbench.bench.peers.flex_functions import FLEX
 from flash_attention_workbench.bench.peers.lineup import first_lines
 from flash_attention_workbench.bench.statistics import tflops
@@ -100,17 +100,12 @@ class FunctionsRecord:
 def load_functions(path: FilePath) -> FunctionsRecord:
     """Read what `flash-attention bench --grid functions --json` wrote."""
     what = "a measured grid of functions, as `flash-attention bench --grid functions` writes it"
-    record = read_json(path, what)
-    with naming(path, what):
-        return functions_record(record)
+    return load_measured(path, FunctionsRecord, FUNCTIONS, what)
 
 
 def functions_record(record: Mapping[str, Any]) -> FunctionsRecord:
     """The record of a file that was read."""
-    read: FunctionsRecord = read_part(record, FunctionsRecord)
-    if read.grid != FUNCTIONS:
-        raise UnsupportedError(f"the grid is {read.grid!r}, and {FUNCTIONS!r} is needed")
-    return read
+    return measured(record, FunctionsRecord, FUNCTIONS)
 
 
 @dataclass(frozen=True)
@@ -194,13 +189,13 @@ def summary(rows: Sequence[FunctionRow]) -> list[str]:
     """Short lines to end a run with: who is missing and why, means and extremes by function."""
     lines = [f"{row.label}: {name}: {why}" for row in rows for name, why in row.refused.items()]
     lines += [f"{row.label}: {row.note}" for row in rows if row.note]
-    for measured in dict.fromkeys(row.measured for row in rows):
+    for kind in dict.fromkeys(row.measured for row in rows):
         for function in (*KINDS, None):
             some = [
-                row for row in rows if row.measured == measured and function in (row.function, None)
+                row for row in rows if row.measured == kind and function in (row.function, None)
             ]
             if ratios := ratios_words(some):
-                words = Measured[measured].words
+                words = Measured[kind].words
                 lines.append(f"{function or 'all functions'}, {words}: {ratios}")
     return lines
 

@@ -7,8 +7,9 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from flash_attention.errors import UnsupportedError
 from flash_attention.files import (
     FilePath,
     naming,
@@ -50,6 +51,31 @@ def save_json(
     """Writes a grid, which may not be through yet."""
     record = {**facts, "rows": [asdict(row) for row in rows], "refused": list(refused)}
     write_record(path, record)
+
+
+class OfGrid(Protocol):
+    """A record that says which grid was measured."""
+
+    @property
+    def grid(self) -> str: ...
+
+
+Record = TypeVar("Record", bound=OfGrid)
+
+
+def measured(record: Mapping[str, Any], kind: type[Record], grid: str) -> Record:
+    """The record of a file that was read, if it is one of this grid."""
+    read: Record = read_part(record, kind)
+    if read.grid != grid:
+        raise UnsupportedError(f"the grid is {read.grid!r}, and {grid!r} is needed")
+    return read
+
+
+def load_measured(path: FilePath, kind: type[Record], grid: str, what: str) -> Record:
+    """Reads a record of a grid. `what` says what the file should be."""
+    record = read_json(path, what)
+    with naming(path, what):
+        return measured(record, kind, grid)
 
 
 def load_json(path: FilePath) -> GridRecord:

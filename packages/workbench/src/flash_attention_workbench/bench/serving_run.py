@@ -19,13 +19,14 @@ from torch import Tensor
 from flash_attention.attention import attention
 from flash_attention.call.call import Call
 from flash_attention.call.results import E4M3
-from flash_attention.errors import FlashAttentionError, UnsupportedError
-from flash_attention.files import FilePath, naming, read_json
+from flash_attention.errors import FlashAttentionError
+from flash_attention.files import FilePath
 from flash_attention.launch.plans import plan_for
-from flash_attention.records import Count, Positive, Size, read_part
+from flash_attention.records import Count, Positive, Size
 from flash_attention.reference.judge import Check, cu_seqlens
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention.warm_up import warm_up
+from flash_attention_workbench.bench.grid_record import load_measured, measured
 from flash_attention_workbench.bench.peers.fa3 import FA3, check_hopper, fa3_path
 from flash_attention_workbench.bench.peers.lineup import first_lines
 from flash_attention_workbench.bench.peers.vllm_fa3 import load_vllm_fa3, vllm_fa3_arguments
@@ -86,17 +87,12 @@ class ServingRecord:
 def load_serving(path: FilePath) -> ServingRecord:
     """Read what `flash-attention bench --grid serving --json` wrote."""
     what = "a measured serving grid, as `flash-attention bench --grid serving --json` writes it"
-    record = read_json(path, what)
-    with naming(path, what):
-        return serving_record(record)
+    return load_measured(path, ServingRecord, SERVING, what)
 
 
 def serving_record(record: Mapping[str, Any]) -> ServingRecord:
     """The record of a file that was read."""
-    read: ServingRecord = read_part(record, ServingRecord)
-    if read.grid != SERVING:
-        raise UnsupportedError(f"the grid is {read.grid!r}, and {SERVING!r} is needed")
-    return read
+    return measured(record, ServingRecord, SERVING)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Explanation:
     tiles: int  # tiles of query rows; an upper bound for packed sequences
     work: Work  # the FLOP and the bytes of the call
     function: FunctionExplanation | None = None  # a user's score and mask functions
-    backward: BackwardExplanation | None = None  # of a call that is trained
+    backward: BackwardExplanation | None = None  # if gradients are asked for
 
     @property
     def waves(self) -> float | None:

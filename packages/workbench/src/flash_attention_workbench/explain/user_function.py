@@ -43,7 +43,7 @@ class Tiles:
 class FunctionExplanation:
     """The program of a function, and what its mask shows of the first sequence and head."""
 
-    program: str  # typed operations, a line each
+    program: list[str]  # typed operations, a line each
     cuda: str  # the C++ type that kernels have of it
     tiles: Tiles | None  # None without lists of blocks, or if captured tensors have no values
     picture: tuple[str, ...]  # a line for some queries, a character for some keys
@@ -51,7 +51,7 @@ class FunctionExplanation:
 
     def sections(self) -> dict[str, list[str]]:
         """Return the rows of a report."""
-        found = {"program": self.program.splitlines(), "cuda": self.cuda.splitlines()}
+        found = {"program": self.program, "cuda": self.cuda.splitlines()}
         if self.picture:
             blocks = "all of them are visited" if self.tiles is None else str(self.tiles)
             found["blocks"] = [f"{blocks}{self.whose}"]
@@ -74,8 +74,8 @@ def explain_function(
     whose = {BATCH: "batch 0", HEAD: "head 0"}
     names = [name for bit, name in whose.items() if program.mask_depends & bit]
     return FunctionExplanation(
-        program=program.text,
-        cuda=cuda_text(program, "Program"),
+        program=program.lines,
+        cuda=cuda_text(program, "Program", bias="bias" in recipe.steps[recipe.main].maps),
         tiles=view.tiles(rows, config.B_c) if has_lists else None,
         picture=view.picture() if readable else (),
         whose=f" in {' and '.join(names)}" if names else "",

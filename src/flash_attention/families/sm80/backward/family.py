@@ -21,12 +21,14 @@ from flash_attention.families.backward_args import (
 )
 from flash_attention.families.backward_steps import (
     ENTRY,
-    convert_step,
+    Sums,
     prepare_step,
-    row_blocks,
+    prepared_blocks,
     sink_grids,
     sink_steps,
     stat_scratch,
+    sums_grids,
+    sums_steps,
 )
 from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
@@ -91,7 +93,7 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
         target = config.target(setting.arch)
         arguments = backward_args(problem, views)
         sums = config.d_head if any(kernel.adds_dq for kernel in kernels) else 0
-        convert = [convert_step(problem, target, sum_columns=sums, order=config.sum_order)]
+        after = Sums(sums, config.sum_order, dq=sums > 0)
         steps = (
             prepare_step(problem, target, sum_columns=sums),
             *(
@@ -99,16 +101,20 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
                 for kernel in kernels
                 for step in self._main_steps(config, problem, kernel, arguments, setting.arch)
             ),
-            *(convert if sums else ()),
+            *sums_steps(problem, target, after),
             *sink_steps(problem, target),
         )
 
         def resize(other: Problem) -> Resized:
             assert isinstance(other, BackwardProblem)
             check_grid(other)
-            rows = row_blocks(other)
             main = (_main_grid(config, other, kernel) for kernel in kernels)
-            grids = (rows, *main, *((rows,) if sums else ()), *sink_grids(other))
+            grids = (
+                prepared_blocks(other),
+                *main,
+                *sums_grids(other, after),
+                *sink_grids(other),
+            )
             return Resized(grids, stat_scratch(other, sum_columns=sums))
 
         resizes = problem.per_batch and problem.program is None and not problem.idle

@@ -11,6 +11,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
+from flash_attention.compile.binding import Number
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
@@ -22,21 +23,22 @@ from flash_attention.families.backward_args import (
 )
 from flash_attention.families.backward_steps import (
     ENTRY,
-    add_splits_step,
-    convert_step,
-    key_blocks,
+    Sums,
     prepare_step,
-    row_blocks,
+    prepared_blocks,
     sink_grids,
     sink_steps,
     split_scratch,
     stat_scratch,
+    sums_grids,
+    sums_steps,
 )
 from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
+from flash_attention.families.sm90.backward.bias import bias_bytes, loads_bias
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import (
     Sm90BackwardFeatures,
@@ -92,10 +94,14 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             entry=f"{ENTRY}_{name}",
             title=config.short_form(),
             header=f"fa/sm90/backward/{kernel}.cuh",
-            bindings=(*config.bindings(), *feature_bindings(resolved)),
+            bindings=(
+                *config.bindings(),
+                *feature_bindings(resolved),
+                Number("bias_bytes", bias_bytes(config) if resolved.bias else 0),
+            ),
             wrappers=_wrappers(config),
             asserts=layout_asserts(BackwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
-            prelude=prelude(resolved.program),
+            prelude=prelude(resolved.program, bias=resolved.bias),
             bounds=f"{config.num_threads}, 1",
             parameters=(
                 *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in mapped),
@@ -126,31 +132,27 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
-        features = _features(problem, splits, lists)
+        features = _features(config, problem, splits, lists)
         turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
-        maps = describe_all(config, features, named)
+        maps = describe_all(config, features, named, problem)
+        smem_bytes = config.smem_bytes() + (bias_bytes(config) if features.bias else 0)
         steps: list[Step] = []
         if lists is not None:
             steps += lists.put(arguments, LAYOUT_ASSERTS, target)
         steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
-            geometry = Geometry(grid, config.num_threads, config.smem_bytes())
+            geometry = Geometry(grid, config.num_threads, smem_bytes)
             values = part.values if stores_ds else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
             if stores_ds:
                 product = Product(config.dtype, config.d_head, max(1, config.group_heads))
                 steps.append(query_step(product, problem, features, part, named, adds=sums))
-        if sums:
-            steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
-        if splits > 1:
-            steps.append(
-                add_splits_step(problem, target, sum_columns=config.d_head, order=SUM_ORDER)
-            )
+        steps += sums_steps(problem, target, _sums(config, dq=sums, splits=splits))
         kept_columns = config.d_head if turns else columns
         own = not stores_ds and problem.per_batch and problem.program is None
         return Recipe(
@@ -177,11 +179,11 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         return PLAIN, CAUSAL, *split
 
     def companions(self, config: HopperBackwardKernelConfig, arch: Arch) -> list[Unit]:
-        """Return the kernel that adds the sums of split heads up, for dense tensors."""
+        """Return the kernel after one that splits heads, for dense tensors."""
         sizes, dtype = (1, 1, 1, 1, 1, config.d_head, config.d_head), config.dtype.to_torch_dtype()
         problem = BackwardProblem(*sizes, dtype, 1.0)
-        columns, target = config.d_head, config.target(arch)
-        return [add_splits_step(problem, target, sum_columns=columns, order=SUM_ORDER).unit]
+        sums = _sums(config, dq=config.adds_dq, splits=2)
+        return [step.unit for step in sums_steps(problem, config.target(arch), sums)]
 
     def search_space(self) -> Iterator[HopperBackwardKernelConfig]:
         return backward_search_space()
@@ -211,12 +213,10 @@ def _resizing(
             return None
         (part,) = work.parts
         columns = config.d_head if other.wanted.dq else 0
-        rows = row_blocks(other)
         main = _grid(config, part, splits, setting)
-        after = (rows,) if columns and not turns else ()
-        added = (key_blocks(other),) if splits > 1 else ()
+        after = _sums(config, dq=columns > 0 and not turns, splits=splits)
         return Resized(
-            (rows, main, *after, *added, *sink_grids(other)),
+            (prepared_blocks(other), main, *sums_grids(other, after), *sink_grids(other)),
             {
                 **stat_scratch(other, sum_columns=columns, orders_dq=turns),
                 **split_scratch(other, config.d_head, splits),
@@ -226,14 +226,21 @@ def _resizing(
     return resize
 
 
-def _features(problem: BackwardProblem, splits: int, lists: Lists | None) -> Sm90BackwardFeatures:
+def _features(
+    config: HopperBackwardKernelConfig, problem: BackwardProblem, splits: int, lists: Lists | None
+) -> Sm90BackwardFeatures:
     return replace(
         resolve(problem.features),
         splits_heads=splits > 1,
         listed=lists is not None,
         skips_dk=not problem.wanted.dk,
         skips_dv=not problem.wanted.dv,
+        bias=loads_bias(config, problem),
     )
+
+
+def _sums(config: HopperBackwardKernelConfig, *, dq: bool, splits: int) -> Sums:
+    return Sums(config.d_head, SUM_ORDER, dq=dq, splits=splits > 1)
 
 
 def _lists(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> Lists | None:
@@ -271,7 +278,8 @@ def _maps(mapped: Sequence[str]) -> str:
     reads those of dk and dv where they are not wanted."""
     dq = "&dq_map" if "dq" in mapped else "nullptr"
     dk, dv = ("dk_map" if "dk" in mapped else "k_map"), ("dv_map" if "dv" in mapped else "v_map")
-    return f"q_map, k_map, v_map, d_o_map, {dq}, {dk}, {dv}"
+    bias = ", &bias_map" if "bias" in mapped else ""
+    return f"q_map, k_map, v_map, d_o_map, {dq}, {dk}, {dv}{bias}"
 
 
 def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:

@@ -21,9 +21,10 @@ class Sm90BackwardFeatures(Features):
     listed: bool = False  # tiles visit the blocks that a mask function shows
     skips_dk: bool = False
     skips_dv: bool = False
+    bias: bool = False  # TMA loads a captured tensor beside Q
 
     def words(self) -> list[str]:
-        own = ("splits_heads", "listed", "skips_dk", "skips_dv")
+        own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias")
         return [*super().words(), *(word for word in own if getattr(self, word))]
 
 
@@ -45,4 +46,5 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
         "wants_dv": not features.skips_dv,
     }
     bound = (Number(name, int(value)) for name, value in numbers.items())
-    return (*score_bindings(features, listed=features.listed), slopes, dropping, *bound)
+    bias = Variant("Bias", f"{FOLDER}/bias", "Loaded" if features.bias else "None")
+    return (*score_bindings(features, listed=features.listed), slopes, dropping, bias, *bound)

@@ -9,7 +9,9 @@ the splits of dK and dV up.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from heapq import heapreplace
 
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.families.backward_steps import split_scratch
@@ -17,11 +19,13 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.backward.parts import Part, Parts
 
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
-SUM_BYTES_PER_US = 3e6  # of splits that are stored and read again
+SUM_BYTES_PER_US = 4e6  # of splits that are stored and read again
+TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
-LAUNCH_US = 3.0  # of the kernel that adds the splits up
+LAUNCH_US = 1.0  # of the kernel that adds the splits up, which may convert dQ as well
 DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
 DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # where that was measured
+MOST_TILES = 16  # of a multiprocessor, whose time is found tile by tile
 
 
 def head_splits(
@@ -31,14 +35,14 @@ def head_splits(
     num_sms: int,
     most_bytes: int,
 ) -> int:
-    """Return the number of splits that is expected to take the least time: a power of two, or one
-    for each head, whose sums take at most so many bytes."""
+    """Return the number of splits that is expected to take the least time, of those with equally
+    many heads but for one split, and whose sums take at most so many bytes."""
     group = problem.heads_per_kv
     if group == 1:
         return 1
     choices = [
         splits
-        for splits in (*(1 << i for i in range(1, (group - 1).bit_length())), group)
+        for splits in sorted({-(-group // heads) for heads in range(1, group)})
         if sum(split_scratch(problem, config.d_head, splits).values()) <= most_bytes
     ]
     alike = Counter(replace(part, part_head=0) for part in work.parts)
@@ -54,20 +58,15 @@ def _expected_us(
     num_sms: int,
     splits: int,
 ) -> float:
-    """Estimate the time of the main kernel and of adding up. The longest tiles come first, so that
-    multiprocessors are idle at the end for half of a short tile on average."""
-    heads = -(-problem.heads_per_kv // splits)
+    """Estimate the time of the main kernel and of adding up."""
     blocks = 0.0
     for part, count in parts.items():
-        longest, shortest = _query_blocks(problem, config, part)
-        tiles = part.part_heads * _key_blocks(problem, config, part)
-        even = problem.heads_per_kv * tiles * (longest + shortest) / 2 / num_sms
-        even += heads * shortest / 2
-        longest = heads * _longest(problem, config, longest)
-        blocks += count * (even**UNEVEN + longest**UNEVEN) ** (1 / UNEVEN)
+        tiles = part.part_heads * splits * _key_blocks(problem, config, part)
+        found = _longest_sm if _lengths_are_known(problem, tiles, num_sms) else _longest_sm_of_many
+        blocks += count * found(problem, config, part, splits, num_sms)
     main = blocks * 10 * config.B_r * config.B_c * config.d_head / SM_FLOP_PER_US
     if _drifts(problem, config):
-        main *= 1 + DRIFT * heads
+        main *= 1 + DRIFT * -(-problem.heads_per_kv // splits)
     if splits == 1:
         return main
     stored = sum(split_scratch(problem, config.d_head, splits).values())
@@ -79,6 +78,66 @@ def _drifts(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> boo
     differ in length: rows of q and dQ that one of them has read leave L2 before the next comes."""
     uneven = problem.causal and problem.window is None
     return uneven and config.d_head == DRIFT_D_HEAD and problem.seq_q <= DRIFT_ROWS
+
+
+def _lengths_are_known(problem: BackwardProblem, tiles: float, num_sms: int) -> bool:
+    return not problem.per_batch and tiles <= MOST_TILES * num_sms
+
+
+def _longest_sm(
+    problem: BackwardProblem,
+    config: HopperBackwardKernelConfig,
+    part: Part,
+    splits: int,
+    num_sms: int,
+) -> float:
+    """Return the blocks of the multiprocessor that ends last, if each takes the next tile when it
+    is done."""
+    ends = [0.0] * num_sms
+    for blocks in _tiles(problem, config, part, splits):
+        heapreplace(ends, ends[0] + blocks + TILE_BLOCKS)
+    return max(ends)
+
+
+def _tiles(
+    problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part, splits: int
+) -> Iterator[int]:
+    """Yield the blocks of the tiles of a part in their order: groups of heads, or of splits of
+    heads, and in a group the first keys first."""
+    group = problem.heads_per_kv
+    heads_of = [(i + 1) * group // splits - i * group // splits for i in range(splits)]
+    sides = part.part_heads * splits
+    side_by_side = -(-sides // -(-sides // max(1, config.group_heads)))
+    firsts = range(part.part_key, part.part_key + part.part_keys, config.B_c)
+    blocks_of = [-(-_rows_that_see(problem, config, first) // config.B_r) for first in firsts]
+    for first in range(0, sides, side_by_side):
+        heads = [heads_of[i % splits] for i in range(first, min(first + side_by_side, sides))]
+        yield from (blocks * count for blocks in blocks_of for count in heads)
+
+
+def _rows_that_see(problem: BackwardProblem, config: HopperBackwardKernelConfig, key: int) -> int:
+    """Return how many queries of a head see the keys of a tile."""
+    if problem.window is not None:
+        return min(problem.seq_q, sum(problem.window) + config.B_c)
+    return min(problem.seq_q, max(0, problem.seq_k - key)) if problem.causal else problem.seq_q
+
+
+def _longest_sm_of_many(
+    problem: BackwardProblem,
+    config: HopperBackwardKernelConfig,
+    part: Part,
+    splits: int,
+    num_sms: int,
+) -> float:
+    """Estimate the blocks of the multiprocessor that ends last. The longest tiles come first, so
+    that multiprocessors are idle at the end for half of a short tile on average."""
+    heads = -(-problem.heads_per_kv // splits)
+    longest, shortest = _query_blocks(problem, config, part)
+    tiles = part.part_heads * _key_blocks(problem, config, part)
+    even = tiles * (problem.heads_per_kv * (longest + shortest) / 2 + splits * TILE_BLOCKS)
+    even = even / num_sms + heads * shortest / 2
+    longest = heads * _longest(problem, config, longest) + TILE_BLOCKS
+    return float((even**UNEVEN + longest**UNEVEN) ** (1 / UNEVEN))
 
 
 def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part) -> float:
@@ -93,7 +152,7 @@ def _key_blocks(problem: BackwardProblem, config: HopperBackwardKernelConfig, pa
 def _query_blocks(
     problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part
 ) -> tuple[float, float]:
-    """Return how many blocks of a head's queries see the first keys of a part, and the last."""
+    """Return how many blocks of a head's queries see the first tile of a part, and the last."""
     rows = problem.seq_q if problem.total_q is None else problem.total_q / problem.batch
     if problem.window is not None:
         rows = min(rows, sum(problem.window) + config.B_c)
@@ -101,9 +160,8 @@ def _query_blocks(
     if not problem.causal:
         return rows / config.B_r, rows / config.B_r
     keys = problem.seq_k if problem.total_k is None else problem.total_k / problem.batch
-    seen = [
-        min(rows, max(0.0, keys - key)) for key in (part.part_key, part.part_key + part.part_keys)
-    ]
+    last = part.part_key + max(0, part.part_keys - config.B_c)
+    seen = [min(rows, max(0.0, keys - key)) for key in (part.part_key, last)]
     return seen[0] / config.B_r, seen[1] / config.B_r
 
 

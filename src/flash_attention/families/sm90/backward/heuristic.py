@@ -8,6 +8,7 @@ import torch
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
+from flash_attention.families.sm90.backward.bias import may_load_bias, with_room
 from flash_attention.families.sm90.backward.config import (
     D_HEADS,
     WIDEST_KEYS,
@@ -26,6 +27,7 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
+FEW_TILES, FEW_KEYS_OF_FEW_TILES = 132, 512  # one for each multiprocessor: nothing hides the turns
 FEW_SHARED_KEYS = (
     256  # where heads of q share a head of k: tiles that walk several heads wait longer
 )
@@ -33,6 +35,8 @@ ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
 ENOUGH_TILES = 264  # twice the multiprocessors of an H200
+SHORT_KEYS = 3072
+SHORT_HEADS = {64: 16, 96: 32}  # side by side up to so many keys, by d_head
 MOST_HEADS = 64  # side by side, so that few kernels serve all lengths
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
@@ -43,6 +47,8 @@ def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfi
     if why := why_not(problem):
         return why
     config = _config(problem)
+    if may_load_bias(problem):
+        config = with_room(config)
     violation = config.broken_rule(arch)
     if violation is None:
         return config
@@ -78,7 +84,8 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         d_head,
         B_r=128 if d_head <= 64 and not _has_slopes(problem) else 64,  # slopes take registers
         B_c=64 if wide else 128,
-        stages=3 if d_head == 96 else 2,
+        # Each tile begins with the first stage: the more stages, the longer short tiles wait.
+        stages=3 if d_head == 96 and not problem.per_batch else 2,
         query_gradient=query_gradient,
         ds_stages=2 if problem.wanted.dq or wide else 0,
         derivative=derivative,
@@ -115,10 +122,20 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
     few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
+    if _num_tiles(problem) <= FEW_TILES:
+        few = min(few, FEW_KEYS_OF_FEW_TILES)
     short = problem.seq_k <= few and d_head > 32 and not problem.has_mask_function
     if problem.deterministic or short:
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
+
+
+def _num_tiles(problem: BackwardProblem) -> int:
+    """Return how many tiles of keys there are at most, if they have a warpgroup for dQ."""
+    blocks = problem.batch * -(-problem.seq_k // KEYS)
+    if problem.total_k is not None:
+        blocks = min(blocks, problem.total_k // KEYS + problem.batch)
+    return blocks * problem.heads_k
 
 
 def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGradient) -> int:
@@ -126,14 +143,17 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
     if query_gradient is QueryGradient.ORDERED:
         return _heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
-        return _heads_of_enough_tiles(problem)
+        return _heads_of_enough_tiles(problem, d_head)
     return GROUP_HEADS
 
 
-def _heads_of_enough_tiles(problem: BackwardProblem) -> int:
+def _heads_of_enough_tiles(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
-    that the long ones of others leave. Without grouped heads all tiles are short enough."""
+    that the long ones of others leave. Without grouped heads all tiles are short enough, but those
+    of short sequences add to the same rows of dQ less often if they are of many heads."""
     heads = GROUP_HEADS
+    if problem.heads_per_kv == 1 and problem.seq_k <= SHORT_KEYS and _is_uneven(problem):
+        heads = SHORT_HEADS.get(d_head, heads)
     if problem.heads_per_kv > 1:
         while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
             heads *= 2

@@ -15,9 +15,11 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
+from flash_attention.families.sm90.forward.dense_chunk import choose_dense_splits
 from flash_attention.families.sm90.forward.heuristic import box_is_aligned, heuristic, hopper_d_head
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.forward.tiles import MORE_KEYS
 
 BLOCK_KEYS = 64  # pages and splits of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
@@ -25,8 +27,11 @@ FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial resul
 SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
 LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
-MORE_KEYS = 2  # for each query; with fewer, tiles of a causal mask differ too much for even splits
 FEW_WAVES_8_BIT = 0.5  # products of 8 bits are faster, and FP8 kernels do not split keys
+FEW_WAVES_CONVERTED = 16  # keys that are converted take so long that the last tiles are waited for
+MOST_TRANSPOSED = 512 << 20
+"""The bytes that FP8 kernels transpose V of pages into at most. An engine's cache leaves little
+memory."""
 TILE_ROWS = 2 * WARPGROUP_ROWS  # of the kernels of chunks
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
@@ -47,10 +52,12 @@ def choose_splits(
     if split_keys is not None and problem.total_q is not None:
         return "q is packed (cu_seqlens_q), and its keys are not split every split_keys"
     if why := why_not_decode(problem):
-        chunk = _chunk_config(problem, arch, num_sms) if split_keys is None else None
-        if chunk is None:
+        if split_keys is not None:
             return why
-        return chunk, on_device(chunk, problem, num_sms)
+        if not problem.per_batch:
+            return choose_dense_splits(problem, arch, num_sms) or why
+        chunk = _chunk_config(problem, arch, num_sms)
+        return why if chunk is None else (chunk, on_device(chunk, problem, num_sms))
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
@@ -88,16 +95,23 @@ class Steps(Enum):
         if problem.seq_k < MORE_KEYS * problem.seq_q or problem.heads_per_kv > WARPGROUP_ROWS:
             return cls.MANY_TILES
         rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
-        eight_bits = problem.dtype == E4M3 and not problem.block_descales
-        waves = FEW_WAVES_8_BIT if eight_bits else FEW_WAVES
-        few = rows * problem.heads < waves * num_sms * TILE_ROWS
+        few = rows * problem.heads < _few_waves(problem) * num_sms * TILE_ROWS
         return cls.CHUNK if few else cls.MANY_TILES
+
+
+def _few_waves(problem: Problem) -> float:
+    if not problem.kv_8_bit:
+        return FEW_WAVES
+    values = problem.batch * problem.heads_k * problem.seq_k * problem.d_v
+    fits = not problem.page_keys or values <= MOST_TRANSPOSED
+    products = problem.dtype == E4M3 and not problem.block_descales
+    return FEW_WAVES_8_BIT if products and fits else FEW_WAVES_CONVERTED
 
 
 def _chunk_config(problem: Problem, arch: Arch, num_sms: int) -> HopperForwardKernelConfig | None:
     """Return the config for chunks of queries with few tiles, if their sequences differ in
     length."""
-    if problem.idle or not problem.per_batch or Steps.of(problem, num_sms) is not Steps.CHUNK:
+    if problem.idle or Steps.of(problem, num_sms) is not Steps.CHUNK:
         return None
     config = heuristic(problem, arch)
     if isinstance(config, str):

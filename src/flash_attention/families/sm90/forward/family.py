@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DTYPES, TensorView
@@ -16,14 +16,14 @@ from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.families.block_lists import Listing, Lists
 from flash_attention.families.family import Family
-from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.forward_args import (
     LAYOUT_ASSERTS,
     PARAMETER,
     ForwardKernelArgs,
     forward_args,
 )
-from flash_attention.families.recipe import Geometry, Recipe, Resize, Resized, Setting, Step
+from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.sm90.forward.bias import describe_bias, loads_bias
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
     MOST_GROUP_MIB,
@@ -34,18 +34,18 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.decode import (
     Steps,
     choose_splits,
-    ctas_on_device,
     on_device,
     without_counter,
 )
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
-from flash_attention.families.sm90.forward.fit import check_fits, check_tiles
+from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import (
-    SHORT,
     group_mib,
     has_empty_consumers,
+    has_room,
     heuristic,
 )
+from flash_attention.families.sm90.forward.resizing import resizing
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
     hopper_neighbours,
@@ -58,12 +58,17 @@ from flash_attention.families.sm90.forward.tensor_maps import (
     of_all_lengths,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.forward.tiles import LONGEST, SHORT, padded
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 from flash_attention.families.traced_args import layout_asserts, parameter, prelude
 from flash_attention.program.nodes import HEAD
+from flash_attention.program.trend import falls_with_distance
 
-MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
+MORE_PADDING = 1.02
+_MAP = "const __grid_constant__ fa::TensorMap {}_map"
+MAPS = tuple(map(_MAP.format, "qkvo"))
+BIAS_MAP = _MAP.format("bias")
 
 
 class Sm90Forward(Family[HopperForwardKernelConfig]):
@@ -100,6 +105,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         exact = config.q_8_bit and not resolved.block_descales  # 16 bits hold the elements
         operand = DType.FP16 if exact else config.dtype
         maps = "TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "NoMaps{}"
+        if resolved.bias:
+            maps = "BiasedMaps{{q_map, k_map, v_map, o_map}, bias_map}"
         name = config.kernel_name() + resolved.suffix
         source = render(
             entry=f"{ENTRY}_{name}",
@@ -112,9 +119,10 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             ),
             asserts=layout_asserts(ForwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
             bounds=f"{config.num_threads}, {config.side_by_side}",
-            prelude=prelude(resolved.program),
+            prelude=prelude(resolved.program, bias=resolved.bias),
             parameters=(
                 *(MAPS if config.tma else ()),
+                *((BIAS_MAP,) if resolved.bias else ()),
                 parameter(ForwardKernelArgs, resolved.program, PARAMETER),
             ),
             body=(
@@ -142,6 +150,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         maps = describe_all(config, views, features) if config.tma and not problem.idle else {}
         if maps and problem.total_q is not None:
             maps["o"] = of_all_lengths(maps["o"])
+        if maps and features.bias:
+            maps["bias"] = describe_bias(problem, config.B_r)
         blocks = (0, 0) if split is None else (split.key_blocks, split.blocks)
         arguments = forward_args(problem, views, key_blocks=blocks[0], split_blocks=blocks[1])
         before: tuple[Step, ...] = ()
@@ -152,12 +162,12 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             scratch = lists.scratch
         main = Step(
             self.unit(config, features, arch),
-            Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
+            Geometry((ctas, 1, 1), config.num_threads, features.smem_bytes(config)),
             maps,
         )
         resize = None
         if not features.listed:
-            resize = _resizing(config, problem, walk, split, setting.num_sms)
+            resize = resizing(config, problem, walk, split, setting.num_sms)
         if split is None:
             return Recipe(
                 *(features, (*before, main), arguments),
@@ -191,7 +201,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if split.one_launch or not split.is_split:
             return ()
         rows = split.tile_rows(config.consumers)
-        return (combining(config, problem, features, rows, arch),)
+        return (combining(config, problem, features, rows, arch, split.most_partials),)
 
     def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> KvSplits:
         return KvSplits.of_keys(problem, config.B_c, keys).with_launches(problem)
@@ -221,6 +231,14 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
 
+    def reaches(self, config: HopperForwardKernelConfig, problem: Problem, arch: Arch) -> bool:
+        """Whether of short sequences no more rows and keys are beyond the last than with the
+        heuristic's config."""
+        own = heuristic(problem, arch)
+        if isinstance(own, str) or problem.seq_q > LONGEST:
+            return True
+        return padded(problem, config) <= MORE_PADDING * padded(problem, own)
+
     def built_features(self) -> tuple[Features, ...]:
         return PLAIN, CAUSAL
 
@@ -249,6 +267,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return config.tile_order is TileOrder.DYNAMIC
         return config.narrow_keys == 0
 
+    def has_room(self, config: HopperForwardKernelConfig, problem: Problem) -> bool:
+        return has_room(config, problem)
+
     def fitted(
         self,
         config: HopperForwardKernelConfig,
@@ -264,54 +285,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return replace(config, group_mib=size)
 
 
-def _resizing(
-    config: HopperForwardKernelConfig,
-    problem: Problem,
-    walk: Walk,
-    split: KvSplits | None,
-    num_sms: int,
-) -> Resize | None:
-    """Return what resizes the recipe of a problem whose sequences differ in length, unless the
-    host splits its keys. Many tiles of 8 bits may suit FP8 kernels with other lengths. One config
-    that is batch-invariant serves all lengths."""
-    if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
-        return None
-    serves_all = problem.batch_invariant
-    kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
-    if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
-        return None
-    rows = config.B_r
-    few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
-    least = 1 if walk is Walk.PACKED else 0
-    most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
-    known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
-
-    def resize(other: Problem) -> Resized | None:
-        is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
-        if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
-            return None
-        if split is not None:
-            key = other.batch == 1, min(other.seq_q, rows)
-            if key not in known:
-                own = replace(split, ctas=ctas_on_device(config, other, num_sms))
-                sizes = own.scratch(other, config.consumers)
-                known[key] = Resized(((own.ctas, 1, 1),), sizes)
-            return known[key]
-        tiles = other.num_tiles(rows)
-        if tiles > MAX_GRID_X:
-            check_tiles(config, other)
-        return Resized(((min(max(tiles, least), most), 1, 1),))
-
-    return resize
-
-
 def _features(
     config: HopperForwardKernelConfig, problem: Problem, split: KvSplits | None
 ) -> Sm90Features:
     """Return the features of a problem, and how many heads share a tile.
 
     If sequences differ in length, heads that share a head of k and v share a tile, so that fewer
-    rows are unused. The rows of a warp are whole queries.
+    rows are unused. The rows of a warp are whole queries, unless O is stored from registers.
     """
     asked = problem.features
     own = Sm90Features(
@@ -322,6 +302,8 @@ def _features(
         listed=problem.has_mask_function,
         max_score=asked.max_score,
         whole_rows=loads_whole_rows(config, problem),
+        nearest_first=split is None and _visits_nearest_first(config, problem),
+        bias=split is None and loads_bias(config, problem),
     )
     if split is not None:
         return replace(
@@ -332,12 +314,23 @@ def _features(
             splits=split.kind,
             one_launch=split.one_launch,
         )
-    group = problem.heads_per_kv
-    together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
+    group = max(problem.heads_per_kv, 1)
+    whole = WARP_ROWS % group == 0 or (config.direct_output and group <= WARPGROUP_ROWS)
+    together = problem.per_batch and config.specialised and whole
     # The rows of a tile are those of one head.
     one_head = asked.dropout or asked.max_score or asked.program is not None
     together = together and not one_head
     return replace(own, heads_together=group) if together else own
+
+
+def _visits_nearest_first(config: HopperForwardKernelConfig, problem: Problem) -> bool:
+    """Whether tiles without lists begin at the keys that are nearest to their queries. The last
+    block of a sequence of its own length has to come first."""
+    program = problem.program
+    if program is None or program.mask is not None or problem.features.mask is not MaskKind.FULL:
+        return False
+    plain = config.specialised and not (problem.per_batch or problem.kv_8_bit)
+    return plain and falls_with_distance(program)
 
 
 def _shares_lists(problem: Problem) -> bool:
@@ -347,8 +340,15 @@ def _shares_lists(problem: Problem) -> bool:
 
 
 def _lists(config: HopperForwardKernelConfig, problem: Problem, features: Sm90Features) -> Lists:
-    queries = features.queries_of(config.B_r)
-    listing = Listing("OfQueries", queries, config.B_c, config.consumers, config.narrow_keys)
+    assert features.program is not None
+    listing = Listing(
+        "OfQueries",
+        features.queries_of(config.B_r),
+        config.B_c,
+        config.consumers,
+        config.narrow_keys,
+        nearest_first=falls_with_distance(features.program),
+    )
     return Lists(listing, problem)
 
 

@@ -12,6 +12,7 @@ from flash_attention.call.results import DESCALED_KEYS
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import max_score_binding, shared_bindings
+from flash_attention.families.sm90.forward.bias import bias_bytes
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
     WARP_ROWS,
@@ -63,6 +64,8 @@ class Sm90Features(Features):
     one_launch: bool = False  # the last CTA of a tile combines its partial results
     whole_rows: bool = False  # a box of a paged KV cache has all columns of its keys
     listed: bool = False  # tiles visit the blocks that a mask function shows
+    nearest_first: bool = False  # tiles visit all blocks, the nearest to their queries first
+    bias: bool = False  # TMA loads a captured tensor beside K
 
     @property
     def is_decode(self) -> bool:
@@ -85,6 +88,8 @@ class Sm90Features(Features):
             "one_launch": self.one_launch,
             "whole_rows": self.whole_rows,
             "listed": self.listed,
+            "nearest_first": self.nearest_first,
+            "bias": self.bias,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -125,12 +130,21 @@ class Sm90Features(Features):
         small = self.box_keys(block_keys) < LARGE_BOX_KEYS
         return Variant("Pages", "sm90/pages", "SmallPaged" if small else "Paged", self.page_keys)
 
+    def smem_bytes(self, config: HopperForwardKernelConfig) -> int:
+        """Return the bytes of dynamic shared memory of a CTA."""
+        return config.smem_bytes() + (bias_bytes(config) if self.bias else 0)
+
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
         # What combines partial results adds the sink of a row, so that it is added once. With
         # splits on the device, some rows have no partial results.
         may_end = not self.is_split or self.splits is SplitKind.ON_DEVICE
-        shared = shared_bindings(self, sinks=self.sinks and may_end, listed=self.listed)
+        shared = shared_bindings(
+            self,
+            sinks=self.sinks and may_end,
+            listed=self.listed,
+            nearest_first=self.nearest_first,
+        )
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(), *numbers)
@@ -139,7 +153,8 @@ class Sm90Features(Features):
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
         output = Variant("Output", "sm90/output", self._output(config))
         descale = Variant("Descale", "sm90/descale", self._descale(config))
-        return (order, output, descale, max_score_binding(self), *own)
+        bias = Variant("Bias", "sm90/bias", "Loaded" if self.bias else "None")
+        return (order, output, descale, bias, max_score_binding(self), *own)
 
     def _pages(self) -> Variant:
         """The variant that loads a block of keys. Whole warps load pages."""
@@ -156,7 +171,7 @@ class Sm90Features(Features):
             "warp_rows": WARP_ROWS,
             "tile_rows": tile_rows(config.consumers, self.heads_together),
             "barrier_bytes": BARRIER_BYTES,
-            "smem_bytes": config.smem_bytes(),
+            "smem_bytes": self.smem_bytes(config),
             "panel_columns": config.panel_columns,
             "q_box_heads": q_heads,
             "q_box_queries": q_queries,

@@ -13,40 +13,56 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.families.config import changed
+from flash_attention.families.sm90.forward.bias import has_bias, loads_bias, with_room
 from flash_attention.families.sm90.forward.config import (
     D_HEADS,
+    WARP_ROWS,
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.forward.tiles import (
+    MORE_KEYS,
+    SHORT,
+    SMS,
+    begins_within_sectors,
+    narrow_keys,
+    tile_of,
+)
 from flash_attention.families.values import smallest_holding
+from flash_attention.program.bias import has_no_other_places
+from flash_attention.program.reads import reads_pairs
 
 MIB = 1 << 20
 HELD_MIB = 50  # of K and V that stay in L2
 FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
+ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
-SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
-FEW_ROWS = 320  # of Q, up to which two CTAs of 64 rows may share a multiprocessor
-SIDE_BY_SIDE_KEYS = {64: (128, 112, 96), 80: (), 96: (112, 96)}
-"""The keys of a block with which two such CTAs fit in shared memory, by the largest d_head. With 80
-columns, two or three consumers are 1.2 to 2 times as fast at 128 to 256 rows."""
-NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
+ANY_CONSUMERS = (1, 2, 3)
+MOST_OPERANDS = 112  # registers of O, S and P beside which three consumers change scores
 
 
-def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
-    """Return the config for a problem, or why there is none."""
+def heuristic(
+    problem: Problem, arch: Arch, consumers: tuple[int, ...] = ANY_CONSUMERS
+) -> HopperForwardKernelConfig | str:
+    """Return the config for a problem, or why there is none. Sequences of one length have tiles
+    with one of these numbers of consumers."""
     if problem.batch_invariant:
         return _invariant(problem, arch)
-    config = _config(problem)
+    config = _config(problem, consumers)
     if config is not None and problem.kv_8_bit:
         config = _for_8_bits(config, problem.dtype == E4M3)
     if config is None:
         return f"Hopper kernels have head dimensions up to {max(D_HEADS)}"
     if problem.page_keys:
         config = _for_pages(config, problem.page_keys)
+        if WARP_ROWS % max(problem.heads_per_kv, 1):  # for heads that share tiles
+            config = replace(config, own_output=False, direct_output=True)
+    if has_bias(problem):
+        config = with_room(config)
     violation = config.broken_rule(arch)
     if violation is None:
         return config
@@ -86,66 +102,91 @@ def hopper_d_head(problem: Problem) -> int:
     return smallest_holding(choices, problem.d_head, problem.d_v)
 
 
-def _config(problem: Problem) -> HopperForwardKernelConfig | None:
+def _config(
+    problem: Problem, allowed: tuple[int, ...] = ANY_CONSUMERS
+) -> HopperForwardKernelConfig | None:
     dtype, d_head = DType.from_string(str(problem.output_dtype)), hopper_d_head(problem)
     if not d_head:
         return None
-    short, masked = problem.seq_q <= SHORT, problem.has_mask_function
-    causal = problem.causal or problem.window is not None or masked
+    causal = problem.causal or problem.window is not None or problem.has_mask_function
     uneven = causal or problem.per_batch  # tiles differ in length
-    wide = _begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
-    common = _common(problem, causal) | {"wide_panels": wide}
+    wide = begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
     few_keys = problem.seq_k <= SHORT and not uneven
+    chosen = _measured(problem, d_head, allowed, causal, wide)
+    if chosen is None:
+        chosen = _by_width(problem, d_head, causal, wide, 1 in allowed)
+    keys = chosen["B_c"]
+    narrow = keys // 2 // 16 * 16 if uneven else 0  # on average the last keys fill half a block
+    if few_keys:
+        narrow = narrow_keys(problem.seq_k, keys)
+    skip = few_keys and problem.seq_q <= SHORT and d_head > 64
+    options = {
+        **_common(problem, causal),
+        "wide_panels": wide,
+        "skip_empty": skip and has_empty_consumers(problem.seq_q, chosen["consumers"]),
+        "narrow_keys": narrow,
+        **chosen,
+    }
+    return HopperForwardKernelConfig(dtype, d_head, **options)
 
-    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
-        skip = few_keys and short and d_head > 64 and has_empty_consumers(problem.seq_q, consumers)
-        options = {**common, "skip_empty": skip, **rest}
-        return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
 
-    def narrow(keys: int) -> int:
-        if uneven:  # on average the last keys fill half a block
-            return keys // 2 // 16 * 16
-        return narrow_keys(problem.seq_k, keys) if few_keys else 0
+def _measured(
+    problem: Problem, d_head: int, allowed: tuple[int, ...], causal: bool, wide: bool
+) -> dict[str, Any] | None:
+    """Return the fields of the fastest of the tiles that were measured, if some were."""
+    if problem.per_batch or problem.window is not None or problem.program is not None:
+        return None
+    fit = tuple(n for n in allowed if n < 3 or not _spills(problem, d_head))
+    tile = tile_of(problem, d_head, fit, causal=causal, wide=wide)
+    if tile is None:
+        return None
+    few_keys = problem.seq_k <= SHORT and not causal
+    return {
+        **_of_tile(tile.consumers, tile.keys, tile.stages),
+        "ping_pong": tile.consumers > 1,
+        "own_output": tile.own_output,
+        "stale_max": True,
+        "prefetch_q": few_keys or d_head <= 96 or (tile.consumers == 3 and d_head <= 128),
+    }
 
+
+def _by_width(
+    problem: Problem, d_head: int, causal: bool, wide: bool, may_be_one: bool
+) -> dict[str, Any]:
+    """Return the fields of the config that suits a head dimension at most lengths."""
+    short, uneven = problem.seq_q <= SHORT, causal or problem.per_batch
+    stale: dict[str, Any] = {"ping_pong": True, "stale_max": True}
     if d_head <= 96:
-        finish = {"stale_max": True, "prefetch_q": True}
-        if few_keys and not wide and _shares(problem.seq_q, d_head):
-            keys = min(_side_by_side(d_head), key=lambda keys: _cost(problem.seq_k, keys))
-            return config(1, keys, 2, narrow_keys=narrow(keys), own_output=True, **finish)
         three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
-        consumers = 3 if three and not (_spills(problem) or _empty_rows(problem.seq_q)) else 2
-        keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
-        finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
-        stages = 2 if wide and consumers == 2 else 3
-        return config(consumers, keys, stages, ping_pong=True, narrow_keys=narrow(keys), **finish)
+        three = three and not (_spills(problem, d_head) or _empty_rows(problem.seq_q))
+        stale |= {"own_output": not (wide and three), "prefetch_q": True}  # without room for both
+        fewer = d_head > 64 or (changes_scores(problem) and not has_bias(problem))
+        keys = 96 if three and fewer else 128  # more would spill
+        return {**_of_tile(3 if three else 2, keys, 2 if wide and not three else 3), **stale}
     if d_head <= 128:
-        return config(
-            *(2, 128, 2),
-            ping_pong=True,
-            own_output=True,
-            stale_max=True,
-            prefetch_q=few_keys,
-            narrow_keys=narrow(128),
-        )
+        few_keys = problem.seq_k <= SHORT and not uneven
+        return {**_of_tile(2, 128, 2), **stale, "own_output": True, "prefetch_q": few_keys}
     if d_head <= 160:
-        keys = 112 if wide else 128
-        return config(2, keys, 2, ping_pong=True, stale_max=True, narrow_keys=narrow(keys))
+        return {**_of_tile(2, 112 if wide else 128, 2), **stale}
+    one = may_be_one and causal and not problem.per_batch and _few_tiles(problem)
     if d_head <= 192:
-        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=64)
+        if one and problem.num_tiles(2 * WARPGROUP_ROWS) <= SMS:
+            return {**_of_tile(1, 64, 2), "stale_max": True}
+        if causal and problem.seq_k <= SHORT and not problem.per_batch:
+            return {**_of_tile(2, 80, 2), **stale, "narrow_keys": 48}
+        return {**_of_tile(2, 112, 2), **stale, "narrow_keys": 64}
     keys = 80 if d_head <= 224 and not wide else 64
-    few_tiles = d_head == 256 and causal and not problem.per_batch and _tiles(problem) <= FEW_TILES
-    return config(
-        *(1 if few_tiles else 2, keys, 2),
-        ping_pong=not causal,
-        stale_max=causal,
-        prefetch_q=not (causal and short),
-        narrow_keys=narrow(keys),
-        direct_output=d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
-    )
+    return {
+        **_of_tile(1 if one and d_head == 256 else 2, keys, 2),
+        "ping_pong": not causal,
+        "stale_max": causal,
+        "prefetch_q": not (causal and short),
+        "direct_output": d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
+    }
 
 
-def _side_by_side(d_head: int) -> tuple[int, ...]:
-    return SIDE_BY_SIDE_KEYS[smallest_holding(SIDE_BY_SIDE_KEYS, d_head)]
+def _of_tile(consumers: int, keys: int, stages: int) -> dict[str, Any]:
+    return {"consumers": consumers, "B_c": keys, "stages": stages}
 
 
 def _common(problem: Problem, causal: bool) -> dict[str, Any]:
@@ -162,22 +203,14 @@ def _common(problem: Problem, causal: bool) -> dict[str, Any]:
     }
 
 
-def _shares(rows: int, d_head: int) -> bool:
-    """Whether two CTAs of 64 rows share a multiprocessor. With more than 64 columns they are faster
-    only where one of two consumers would have no query."""
-    fits = rows <= FEW_ROWS and len(_side_by_side(d_head)) > 0
-    return fits and (d_head <= 64 or has_empty_consumers(rows, 2))
-
-
-def _tiles(problem: Problem) -> int:
-    """Return how many tiles two consumers have."""
-    return -(-problem.seq_q // (2 * WARPGROUP_ROWS)) * problem.heads * problem.batch
-
-
-def _begins_within_sectors(problem: Problem) -> bool:
-    """Whether rows of heads may begin within a sector of 32 bytes. The parts of a row that lie in
-    different panels then read the sectors between them twice, so that wide panels are faster."""
-    return problem.d_head % 16 > 0 or problem.d_v % 16 > 0
+def _few_tiles(problem: Problem) -> bool:
+    """Whether tiles of one consumer are faster than those of two, because they are more even or
+    take less than twice as many waves."""
+    tiles = problem.num_tiles(2 * WARPGROUP_ROWS)
+    if problem.seq_k < MORE_KEYS * problem.seq_q:
+        return tiles <= FEW_TILES
+    waves = [-(-problem.num_tiles(n * WARPGROUP_ROWS) // SMS) for n in (1, 2)]
+    return tiles <= FEW_TILES and waves[0] * ONE_CONSUMER < waves[1]
 
 
 def _for_8_bits(
@@ -201,29 +234,37 @@ def _for_8_bits(
     return None
 
 
-def narrow_keys(keys: int, block: int) -> int:
-    """Return how wide the block after the last whole one is, or 0 if it is over half full."""
-    rest = keys % block
-    return -(-rest // NARROW_STEP) * NARROW_STEP if rest <= block // 2 else 0
-
-
-def _cost(keys: int, block: int) -> tuple[int, bool]:
-    """Return how many keys a row is multiplied with, also beyond the last, and whether there is a
-    narrow block, which does not overlap with the next."""
-    narrow = narrow_keys(keys, block)
-    return keys // block * block + (narrow or block * (keys % block > 0)), narrow > 0
-
-
 def has_empty_consumers(rows: int, consumers: int) -> bool:
     """Whether some consumers of the last tile have no query."""
     return -(-rows // WARPGROUP_ROWS) % consumers > 0
 
 
-def _spills(problem: Problem) -> bool:
-    """Whether a feature leaves too few registers for three consumers."""
-    changes = problem.program is not None and problem.program.score is not None
+def _spills(problem: Problem, d_head: int) -> bool:
+    """Whether a feature leaves too few registers for three consumers. A bias takes some, and three
+    are faster with it all the same where there are many rows."""
+    program = problem.program
     capped = problem.return_max and problem.softcap > 0
-    return problem.dropout_p > 0 or capped or changes
+    costly = changes_scores(problem) and (d_head > 64 or reads_pairs(program))
+    if program is not None and has_bias(problem) and d_head <= 64 and problem.seq_q > SHORT:
+        costly = not has_no_other_places(program)
+    wide = d_head > 80 and (program is not None or problem.return_max)
+    return problem.dropout_p > 0 or problem.kv_8_bit or capped or costly or wide
+
+
+def has_room(config: HopperForwardKernelConfig, problem: Problem) -> bool:
+    """Whether the consumers have registers for the problem's function, if it changes scores: three
+    need them beside O, S and P. A bias needs shared memory."""
+    if has_bias(problem) and not loads_bias(config, problem):
+        return False
+    if config.consumers < 3 or not changes_scores(problem):
+        return True
+    operands = config.d_head // 2 + 3 * config.B_c // 4
+    return operands <= MOST_OPERANDS and not reads_pairs(problem.program)
+
+
+def changes_scores(problem: Problem) -> bool:
+    """Whether a user's function changes scores."""
+    return problem.program is not None and problem.program.score is not None
 
 
 def _empty_rows(rows: int) -> bool:

@@ -79,12 +79,13 @@ class KvSplits:
         together = cls.whole(problem, block_keys).heads_together
         return cls(SplitKind.ON_DEVICE, 1, 1, together, one_launch=True, ctas=ctas)
 
-    def within_tiles(self) -> KvSplits:
-        """Return splits that do not span tiles, or these ones if those would be much longer."""
+    def within_tiles(self, longer: int = NEXT_TILE_BLOCKS) -> KvSplits:
+        """Return splits that do not span tiles, or these ones if those would be much longer: by
+        more than `longer` blocks if they are short."""
         if self.blocks > self.key_blocks:
             return self
         blocks = -(-self.key_blocks // (self.key_blocks // self.blocks))
-        if blocks - self.blocks > max(NEXT_TILE_BLOCKS, NEXT_TILE_SHARE * self.blocks):
+        if blocks - self.blocks > max(longer, NEXT_TILE_SHARE * self.blocks):
             return self
         return replace(self, kind=SplitKind.FIXED, blocks=blocks)
 
@@ -92,9 +93,14 @@ class KvSplits:
         """Return the splits with `one_launch` if a tile has few rows of partial results. More are
         left to a second kernel, which has a CTA for every row. The bits are the same."""
         rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
-        partials = -(-self.key_blocks // self.blocks) + (self.kind is SplitKind.EVEN)
+        partials = self.most_partials
         few = partials <= MOST_PARTIALS_AT_ONCE and rows * partials <= MOST_ROWS_AT_ONCE
         return replace(self, one_launch=self.is_split and few)
+
+    @property
+    def most_partials(self) -> int:
+        """The most partial results that a row has."""
+        return -(-self.key_blocks // self.blocks) + (self.kind is SplitKind.EVEN)
 
     @property
     def is_split(self) -> bool:

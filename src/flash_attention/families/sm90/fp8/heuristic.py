@@ -9,6 +9,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.decode import MOST_TRANSPOSED
 from flash_attention.families.sm90.forward.heuristic import (
     NEEDS_HOPPER_8_BIT,
     PACKED_GROUP_MIB,
@@ -28,8 +29,6 @@ LINEAR_KEYS = {64: 8192, 128: 16384}
 """Up to as many keys a quarter of the weights is piecewise linear. The relative RMS error of normal
 data grows with their number, and stays below 3e-2."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
-MOST_TRANSPOSED = 512 << 20
-"""The bytes that V of pages is transposed into at most. An engine's cache leaves little memory."""
 
 
 def unreadable(problem: Problem) -> str | None:

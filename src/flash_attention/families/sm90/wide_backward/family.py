@@ -24,10 +24,11 @@ from flash_attention.families.backward_args import (
 )
 from flash_attention.families.backward_steps import (
     ENTRY,
-    convert_step,
+    Sums,
     prepare_step,
     sink_steps,
     stat_scratch,
+    sums_steps,
 )
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
@@ -134,8 +135,7 @@ class Sm90WideBackward(Family[HopperWideBackwardKernelConfig]):
                 steps.append(key_step(product, problem, features, part, named))
             if wanted.dq:
                 steps.append(query_step(product, problem, features, part, named, adds=sums))
-        if sums:
-            steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
+        steps += sums_steps(problem, target, Sums(columns, SUM_ORDER, dq=sums))
         return Recipe(
             features,
             (*steps, *sink_steps(problem, target)),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists of the blocks that tiles visit, where a user's mask decides that. A list has three parts, each in the order
 // of its blocks: those that need the mask and come before all others, those that all rows of the tile see whole,
-// and the rest of those that need the mask.
+// and the rest of those that need the mask. Where scores fall with the distance, the second part is in the order
+// of NearestFirst.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/math.cuh>
@@ -48,6 +49,10 @@ struct BlockList {
   ListCounts counts;
 
   __device__ u32 entry(int place) const { return __ldg(entries + place); }
+  // Some row of the tile does not see all of the block.
+  __device__ bool hides(int place) const {
+    return place < counts.open_first || place >= counts.open_end;
+  }
 };
 
 // The number of the list of a tile. `tile` counts the tiles of a head, of all sequences that have their own.
@@ -82,7 +87,6 @@ struct ListedKeys {
     if (place >= first) next = list.entry(place);
   }
   __device__ int next_block(int /*place*/) const { return block_of(ptx::word_here(next)); }
-  static __device__ int block(u32 entry) { return block_of(entry); }
   __device__ bool sees_whole(u32 entry) const { return entry >> (kBlockBits + piece) & 1; }
   __device__ bool near_end(int place) const { return place >= list.counts.open_end; }
   __device__ bool near_start(int place) const { return place < list.counts.open_first; }

@@ -55,6 +55,54 @@ __device__ __forceinline__ float read_bf16(const unsigned short* p) {
   return __uint_as_float(static_cast<u32>(__ldg(p)) << 16);
 }
 
+// What `make(column, h)` returns for the columns of `Fragments` fragments of eight, in row h of a lane. If it is
+// `Shared`, no row matters and making is slow: each lane makes some, and gets the others from their lanes.
+template <bool Shared, int Fragments, class Make>
+class Columns {
+  using T = decltype((*static_cast<const Make*>(nullptr))(0, 0));
+
+ public:
+  __device__ __forceinline__ explicit Columns(const Make& make) : make_(make) {
+    if constexpr (Shared)
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) own_[i] = make(kWarpSize * i + lane_id(), 0);
+  }
+
+  // That of element e of fragment j.
+  __device__ __forceinline__ T operator()(int j, int e, int h) const {
+    const int column = 8 * j + 2 * (lane_id() % 4) + e;
+    if constexpr (Shared) {
+      const u32 word = __builtin_bit_cast(u32, own_[8 * j / kWarpSize]);
+      return __builtin_bit_cast(T, __shfl_sync(~0u, word, column % kWarpSize));
+    } else {
+      return make_(column, h);
+    }
+  }
+
+ private:
+  static constexpr int kOwn = Shared ? (8 * Fragments + kWarpSize - 1) / kWarpSize : 1;
+  const Make& make_;
+  T own_[kOwn];
+};
+
+// An element of a pair, the first or the second.
+__device__ __forceinline__ float unpack_fp16(u32 pair, int e) {
+  return ptx::f16_to_f32(static_cast<unsigned short>(e ? pair >> 16 : pair));
+}
+__device__ __forceinline__ float unpack_bf16(u32 pair, int e) {
+  return __uint_as_float(e ? pair & 0xffff0000u : pair << 16);
+}
+
+// Which queries and keys of a tensor [outer, inner, queries, keys] are those of a head.
+struct Plane {
+  int inner, outer;
+};
+
+// An index of its planes. A tensor map has one plane for all that are the same memory.
+__device__ __forceinline__ int plane(int index, int size, i64 stride) {
+  return stride == 0 ? 0 : within(index, size);
+}
+
 template <class... Loads>
 struct List {};
 

@@ -106,8 +106,8 @@ class Gathering {
       sum = lanes_sum<32>(sum);
       if (lane_id() == 0) Load::add(args, first, sum);
     } else {
-      Place again =
-          place;  // places are computed anew: registers have no room for those of all scores
+      // Places are computed anew: registers have no room for those of all scores.
+      Place again = place;
       again.query = __shfl_sync(~0u, place.query, 0);
       again.key = __shfl_sync(~0u, place.key, 0);
       gather_diagonals<Load>(ds, kept, args, again);

@@ -19,8 +19,9 @@ __device__ inline float atomic_max(float* gmem, float x) {
                : static_cast<int>(atomicMin(reinterpret_cast<u32*>(gmem), static_cast<u32>(bits))));
 }
 
-// What a warp knows of the largest score of a head.
-template <int Rows, class Args>
+// What a warp knows of the largest score of a head. Kernels with `Stale` blocks look it up before they see scores,
+// which is seldom, and keep a register for something else.
+template <int Rows, class Args, bool Stale>
 class KnownMax {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
@@ -33,16 +34,17 @@ class KnownMax {
   template <class Used>
   __device__ void begin(int head, Used used) {
     head_ = head;
-    const float known = *static_cast<const volatile float*>(args_.max_score + head);
+    if (!Stale) look();
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        known_[i][h] = used(16 * i + lane_id() / 4 + 8 * h) ? known : kInfinity;
+        limit_[i][h] = used(16 * i + lane_id() / 4 + 8 * h) ? 0.f : kInfinity;
   }
 
   template <int Cols>
   __device__ void see(const Accumulator<Rows, Cols>& s) {
+    if (Stale) look();
     float found[Rows / 16][2];
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
@@ -51,85 +53,103 @@ class KnownMax {
     raise(found);
   }
 
-  // The largest sum of weights of row h that has no larger score. No weight is larger than their sum.
-  __device__ float limit(const RowStats<Rows>& block, int i, int h, float largest) const {
-    return fminf(largest, kLess * ptx::exp2(fmaf(known_[i][h], kLog2e, -block.offset[i][h])));
+  // The limits of the sums of blocks with these offsets, `largest` at most. No weight is larger than their sum.
+  __device__ void set_limits(const RowStats<Rows>& block, float largest) {
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (is_used(i, h))
+          limit_[i][h] =
+              fminf(largest, kLess * ptx::exp2(fmaf(known_, kLog2e, -block.offset[i][h])));
   }
+  __device__ float limit(int i, int h, float /*largest*/) const { return limit_[i][h]; }
 
   // P of a block, some of whose sums are over their limit. Says whether all are `largest` at most.
   template <int Cols>
   __device__ bool see_weights(const Accumulator<Rows, Cols>& p, const RowStats<Rows>& block,
                               float largest) {
-    bool fits = true;
+    bool fits = true, larger = false;
     float found[Rows / 16][2];
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         fits = fits && block.sum[i][h] <= largest;  // not NaN
-        found[i][h] = fmaf(block.offset[i][h], kLn2, ptx::log(row_max(p, i, h)));
+        found[i][h] = row_max(p, i, h);
+        larger = larger || found[i][h] > limit_[i][h];
       }
     if (!__all_sync(~0u, fits)) return false;
+    if (!__any_sync(~0u, larger)) return true;
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        found[i][h] = fmaf(block.offset[i][h], kLn2, ptx::log(found[i][h]));
+    look();
     raise(found);
+    set_limits(block, largest);
     return true;
   }
 
  private:
+  __device__ void look() { known_ = *static_cast<const volatile float*>(args_.max_score + head_); }
   __device__ void raise(const float (&found)[Rows / 16][2]) {
     float most = -kInfinity;
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        if (found[i][h] > known_[i][h]) most = fmaxf(most, found[i][h]);
+        if (is_used(i, h)) most = fmaxf(most, found[i][h]);
+    most = most > known_ ? most : -kInfinity;
     if (__all_sync(~0u, most == -kInfinity)) return;
     most = lanes_max<kWarpSize>(most) + 0.f;  // not -0
     float before = most;
     if (lane_id() == 0) before = atomic_max(args_.max_score + head_, most);
-    most = fmaxf(most, __shfl_sync(~0u, before, 0));
-#pragma unroll
-    for (int i = 0; i < Rows / 16; ++i)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) known_[i][h] = fmaxf(known_[i][h], most);
+    known_ = fmaxf(most, __shfl_sync(~0u, before, 0));
   }
+  __device__ bool is_used(int i, int h) const { return limit_[i][h] < kInfinity; }
 
   const Args& args_;
   int head_;
-  float known_[Rows / 16][2];
+  float known_;
+  float limit_[Rows / 16]
+              [2];  // of a row's sums whose weights nobody looks at; inf if it has no query
 };
 
 }  // namespace fa::attn
 
 namespace fa::attn::max_score {
 
-// The scores are S times the softmax scale. `Stale` says that weights are seen instead of them.
+// The scores are S times the softmax scale. `Unseen` says that weights are seen instead of them.
 struct PerHead {
-  template <int Rows, class Args>
-  struct Of : KnownMax<Rows, Args> {
-    using KnownMax<Rows, Args>::KnownMax;
+  template <int Rows, class Args, bool Stale>
+  struct Of : KnownMax<Rows, Args, Stale> {
+    using KnownMax<Rows, Args, Stale>::KnownMax;
 
-    template <bool Stale, int Cols, class Change, class Hide>
+    template <bool Unseen, int Cols, class Change, class Hide>
     __device__ void change(Accumulator<Rows, Cols>& s, Change, Hide hide) {
       hide();
-      if (!Stale) this->see(s);
+      if (!Unseen) this->see(s);
     }
   };
 };
 
 // The score variant changes the scores, which are seen before, and hidden once more afterwards.
 struct PerHeadUncapped {
-  template <int Rows, class Args>
-  struct Of : KnownMax<Rows, Args> {
-    using KnownMax<Rows, Args>::KnownMax;
+  template <int Rows, class Args, bool /*Stale*/>
+  struct Of : KnownMax<Rows, Args, false> {
+    using KnownMax<Rows, Args, false>::KnownMax;
 
-    template <bool Stale, int Cols, class Change, class Hide>
+    template <bool /*Unseen*/, int Cols, class Change, class Hide>
     __device__ void change(Accumulator<Rows, Cols>& s, Change change, Hide hide) {
       hide();
       this->see(s);
       change();
       hide();
     }
-    __device__ float limit(const RowStats<Rows>&, int, int, float largest) const { return largest; }
+    __device__ void set_limits(const RowStats<Rows>&, float) {}
+    __device__ float limit(int, int, float largest) const { return largest; }
     template <int Cols>
     __device__ bool see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&, float) {
       return false;

@@ -66,7 +66,8 @@ __device__ void set_offsets(RowStats<16>& stats, float factor) {
 template <int Keys>
 struct ScoresOfNobody {
   __device__ void operator()(Accumulator<16, Keys>&) const {}
-  __device__ float limit(const RowStats<16>&, int, int, float largest) const { return largest; }
+  __device__ void set_limits(const RowStats<16>&, float) const {}
+  __device__ float limit(int, int, float largest) const { return largest; }
   __device__ bool see_weights(const Accumulator<16, Keys>&, const RowStats<16>&, float) const {
     return false;
   }
@@ -152,14 +153,15 @@ struct StaleMax {
       set_offsets<Exponential>(next, factor.stale);
       exponentiate<Exponential>(s, next, factor.stale);
       const bool fits =  // not NaN
-          next.sum[0][0] <= max_score.limit(next, 0, 0, DType::kLargestSum) &&
-          next.sum[0][1] <= max_score.limit(next, 0, 1, DType::kLargestSum);
+          next.sum[0][0] <= max_score.limit(0, 0, DType::kLargestSum) &&
+          next.sum[0][1] <= max_score.limit(0, 1, DType::kLargestSum);
       stats.grew = __any_sync(~0u, !fits);
       if (stats.grew) stats.grew = !max_score.see_weights(s, next, DType::kLargestSum);
       if (stats.grew) {
         scores_again(s);
         raise_max<Exponential>(LaneMax(s), stats, factor.exact);
         centre<Exponential>(s, stats, factor);
+        max_score.set_limits(stats, DType::kLargestSum);
         exponentiate<Exponential>(s, stats, factor.exact);
       } else {
         stats.sum[0][0] += next.sum[0][0];

@@ -58,15 +58,17 @@ concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, int i, float sum) { T::row(o, i, i, sum); };
 
 // change: `change()`, which changes S, and `hide()`, which hides scores of keys that a row does not see. see: scores
-// that were not seen by change. limit, see_weights: of P of a block with `Stale`, and its statistics.
-template <class T, class Args, class Of = typename T::template Of<16, Args>>
+// that were not seen by change. set_limits: after the offsets have changed. limit, see_weights: of P of a block that
+// nobody saw, and its statistics.
+template <class T, class Args, class Of = typename T::template Of<16, Args, true>>
 concept MaxScoreSlot = requires(Of& of, Accumulator<16, 16>& s, const Args& args,
                                 const RowStats<16>& block, bool (&used)(int), void (&hide)()) {
   { Of(args) };
   of.begin(0, used);
   of.template change<false>(s, hide, hide);
   of.see(s);
-  { of.limit(block, 0, 0, 1.f) } -> Same<float>;
+  of.set_limits(block, 1.f);
+  { of.limit(0, 0, 1.f) } -> Same<float>;
   { of.see_weights(s, block, 1.f) } -> Same<bool>;
 };
 
@@ -76,19 +78,20 @@ namespace fa::attn::max_score {
 
 // Nobody asks for it.
 struct None {
-  template <int Rows, class Args>
+  template <int Rows, class Args, bool /*Stale*/>
   struct Of {
     __device__ explicit Of(const Args&) {}
     template <class Used>
     __device__ void begin(int /*head*/, Used) {}
-    template <bool /*Stale*/, int Cols, class Change, class Hide>
+    template <bool /*Unseen*/, int Cols, class Change, class Hide>
     __device__ void change(Accumulator<Rows, Cols>&, Change change, Hide hide) {
       change();
       hide();
     }
     template <int Cols>
     __device__ void see(const Accumulator<Rows, Cols>&) {}
-    __device__ float limit(const RowStats<Rows>&, int, int, float largest) const { return largest; }
+    __device__ void set_limits(const RowStats<Rows>&, float) {}
+    __device__ float limit(int, int, float largest) const { return largest; }
     template <int Cols>
     __device__ bool see_weights(const Accumulator<Rows, Cols>&, const RowStats<Rows>&, float) {
       return false;

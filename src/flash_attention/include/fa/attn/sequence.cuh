@@ -205,10 +205,12 @@ namespace fa::attn::user_function {
 struct None {
   static constexpr bool kScores = false;
   static constexpr bool kMasks = false;
-  static constexpr bool kSlopes = false;   // the derivatives of its scores differ from 1
-  static constexpr bool kListed = false;   // tiles visit the blocks of lists
-  static constexpr bool kGathers = false;  // gradients of captured tensors are computed
-  static constexpr bool kTilts = false;    // the distance times a factor is added to scores
+  static constexpr bool kSlopes = false;        // the derivatives of its scores differ from 1
+  static constexpr bool kListed = false;        // tiles visit the blocks of lists
+  static constexpr bool kGathers = false;       // gradients of captured tensors are computed
+  static constexpr bool kTilts = false;         // the distance times a factor is added to scores
+  static constexpr bool kNearestFirst = false;  // scores fall with the distance
+  static constexpr bool kBias = false;          // TMA loads what it reads of a captured tensor
 
   template <class Args>
   static __device__ int ahead(const Args&, const Sequence&) {

@@ -2,38 +2,23 @@
 // A traced function of a user in the slot Function. `Program` is what the function was printed as: values
 // that need the head, the query or the key alone are computed once for all elements that share these.
 #pragma once
-#include <fa/attn/block_list.cuh>
+#include <fa/attn/function_args.cuh>
 #include <fa/attn/gathering.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
 
-namespace fa::attn {
-
-// The arguments of a kernel with a function. traced_args.py mirrors them.
-template <class Base, class Program>
-struct WithFunction : Base {
-  u32* list_entries;        // [lists, list_stride], the blocks that a tile visits
-  ListCounts* list_counts;  // [lists]
-  void* bounds;             // minima and maxima of captured tensors
-  int list_stride;          // the most entries of a list
-  int list_batches;         // sequences that have lists of their own, or 1 for all
-  int list_heads;           // heads that have, or 1
-  int absolute;             // a function counts queries so that the last one is at the last key
-  typename Program::Args program;
-};
-
-}  // namespace fa::attn
-
 namespace fa::attn::user_function {
 
-template <class Program, bool Listed>
-struct Traced {
+template <class Program, bool Listed, bool NearestFirst = false>
+struct Traced : FunctionArguments<Program> {
+  using FunctionArguments<Program>::of;
   static constexpr bool kScores = Program::kHasScore;
   static constexpr bool kMasks = Program::kHasMask;
   static constexpr bool kSlopes = kScores && !Program::kSlopeIsOne;
-  static constexpr bool kListed = Listed;
+  static constexpr bool kListed = Listed, kNearestFirst = NearestFirst;
   static constexpr bool kGathers = Program::kGathers;
   static constexpr bool kTilts = Program::kTilts;
+  static constexpr bool kBias = Program::kBias;
 
  private:
   using ProgramArgs = typename Program::Args;
@@ -58,40 +43,14 @@ struct Traced {
   };
 
  public:
-  template <class Args>
-  static __device__ const auto& of(const Args& args) {
-    return static_cast<const WithFunction<Args, Program>&>(args);
-  }
-
-  template <class Args>
-  static __device__ int list_number(const Args& args, int tile, int head) {
-    return attn::list_number(of(args), tile, head);
-  }
-  template <class Args>
-  static __device__ BlockList list(const Args& args, int number) {
-    return list_of(of(args), number);
-  }
-  template <class Args>
-  static __device__ u32 list_entry(const Args& args, int number, int place) {
-    return __ldg(list_entries(of(args), number) + place);
-  }
-  static __device__ int block(u32 entry) { return block_of(entry); }
-  template <class Args>
-  static __device__ ListedKeys listed_keys(const Args& args, int tile, int head) {
-    return {list(args, list_number(args, tile, head))};
-  }
-  template <class Args>
-  static __device__ int ahead(const Args& args, const Sequence& sequence) {
-    return of(args).absolute ? sequence.k_len - sequence.q_len : 0;
-  }
-
-  // What both sides do to scores: `Own` has each(), which visits the elements of a lane.
+  // What both sides do to scores: `Own` has each(), which visits the elements of a lane. With a bias, `Where`
+  // is a Place that reads it: read_bias(pairs, n) gives a lane its elements of the n-th 16 columns.
   template <class Own>
   class Elements {
    public:
     // Scaled scores become those of the function.
-    template <class Scores, class Args>
-    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+    template <class Scores, class Args, class Where>
+    __device__ void change(Scores& s, float scale, const Args& args, const Where& at) const {
       if constexpr (kScores)
         own().template each<Scores::kColFragments>(
             of(args).program, at,
@@ -108,8 +67,8 @@ struct Traced {
           });
     }
     // Elements that the mask does not show become `hidden`.
-    template <class Scores, class Args>
-    __device__ void hide(Scores& s, float hidden, const Args& args, const Place& at) const {
+    template <class Scores, class Args, class Where>
+    __device__ void hide(Scores& s, float hidden, const Args& args, const Where& at) const {
       if constexpr (kMasks)
         own().template each<Scores::kColFragments>(of(args).program, at,
                                                    [&](int j, int e, const At& at) {
@@ -139,8 +98,8 @@ struct Traced {
     }
 
     // Tilted scores lack what depends on the row alone, which the softmax does not need; see complete().
-    template <class Scores, class Args>
-    __device__ void change(Scores& s, float scale, const Args& args, const Place& at) const {
+    template <class Scores, class Args, class Where>
+    __device__ void change(Scores& s, float scale, const Args& args, const Where& at) const {
       if constexpr (!kTilts) return Elements<OfQueries>::change(s, scale, args, at);
       const int distance = at.key + 2 * (lane_id() % 4) - start(at);
 #pragma unroll
@@ -169,16 +128,26 @@ struct Traced {
     }
     static __device__ int head(const Place& at, int h) { return Rows::head(at.head, row(at, h)); }
 
-    template <int Columns, class Visit>
-    __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
+    template <int Columns, class Where, class Visit>
+    __device__ void each(const ProgramArgs& args, const Where& at, Visit visit) const {
       const int lane_key = at.key + 2 * (lane_id() % 4);
+      const auto make = [&](int column, int h) {
+        return Program::of_key(args, of_head_[h % kHeads], at.batch, head(at, h), at.key + column);
+      };
+      const function::Columns<Program::kReadsKeys && kHeads == 1, Columns, decltype(make)> keys(
+          make);
+      u32 pairs[4];  // of the bias: 16 keys of both rows
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
-        const int j = n / 4, h = n % 2, e = n / 2 % 2, key = lane_key + 8 * j + e;
-        const auto of_key = Program::of_key(args, of_head_[h % kHeads], at.batch, head(at, h), key);
+        const int j = n / 4, h = n % 2, e = n / 2 % 2;
+        auto of_key = keys(j, e, h);
+        if constexpr (kBias) {
+          if (n % 8 == 0) at.read_bias(pairs, j / 2);
+          of_key.bias = Program::bias(pairs[j % 2 * 2 + h], e);
+        }
         visit(j, 2 * h + e,
               At{args, of_head_[h % kHeads], of_query_[h], of_key, at.batch, head(at, h),
-                 query(at, h), key,
+                 query(at, h), lane_key + 8 * j + e,
                  static_cast<float>(lane_key - query(at, h)) + static_cast<float>(8 * j + e)});
       }
     }
@@ -198,9 +167,9 @@ struct Traced {
       of_head_ = Program::of_head(of(args).program, batch, head);
     }
     // The derivatives of changed scores by the scaled ones.
-    template <class Scores, class Args>
+    template <class Scores, class Args, class Where>
     __device__ void slopes(Scores& to, const Scores& s, float scale, const Args& args,
-                           const Place& at) const {
+                           const Where& at) const {
       if constexpr (kSlopes)
         each<Scores::kColFragments>(of(args).program, at, [&](int j, int e, const At& at) {
           to.v[0][j][e] = at.slope(s.v[0][j][e] * scale);
@@ -210,7 +179,6 @@ struct Traced {
     // What a function that tilts scores subtracts from the two rows of the first query of a lane.
     struct Tilted {
       float tilt, first[2];
-
       __device__ float operator()(int j, int e) const {
         return first[e / 2] + tilt * static_cast<float>(8 * j + e % 2);
       }
@@ -224,21 +192,30 @@ struct Traced {
     }
 
    private:
-    template <int Columns, class Visit>
-    __device__ void each(const ProgramArgs& args, const Place& at, Visit visit) const {
+    template <int Columns, class Where, class Visit>
+    __device__ void each(const ProgramArgs& args, const Where& at, Visit visit) const {
       const int lane_key = at.key + lane_id() / 4;
       const int lane_query = at.query + 2 * (lane_id() % 4) + at.ahead;
       const float distance = static_cast<float>(lane_key - lane_query);
       typename Program::OfKey of_key[2];
+      u32 pairs[4];  // of the bias: 16 queries of both rows
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         of_key[h] = Program::of_key(args, of_head_, at.batch, at.head, lane_key + 8 * h);
+      const auto make = [&](int column, int) {
+        return Program::of_query(args, of_head_, at.batch, at.head, at.query + at.ahead + column);
+      };
+      const function::Columns<Program::kReadsQueries, Columns, decltype(make)> queries(make);
 #pragma unroll
       for (int n = 0; n < 4 * Columns; ++n) {
-        const int j = n / 4, h = n % 2, e = n / 2 % 2, query = lane_query + 8 * j + e;
-        const auto of_query = Program::of_query(args, of_head_, at.batch, at.head, query);
+        const int j = n / 4, h = n % 2, e = n / 2 % 2;
+        if constexpr (requires { at.read_bias(pairs, 0); }) {
+          if (n % 8 == 0) at.read_bias(pairs, j / 2);
+          of_key[h].bias = Program::bias(pairs[j % 2 * 2 + h], e);
+        }
         visit(j, 2 * h + e,
-              At{args, of_head_, of_query, of_key[h], at.batch, at.head, query, lane_key + 8 * h,
+              At{args, of_head_, queries(j, e, h), of_key[h], at.batch, at.head,
+                 lane_query + 8 * j + e, lane_key + 8 * h,
                  distance + static_cast<float>(8 * h - 8 * j - e)});
       }
     }

@@ -7,13 +7,13 @@
 namespace fa::backward {
 
 template <class Config>
-__device__ void convert(const BackwardKernelArgs& args) {
+__device__ void convert_rows(const BackwardKernelArgs& args, int cta) {
   using Unit = Octets<Config>;
   // Units that are read before the first is stored.
-  constexpr int kTogether = Unit::kUnits % (2 * Config::kThreads) ? 1 : 2;
+  constexpr int kRounds = Unit::kUnits / Config::kThreads;
+  constexpr int kTogether = kRounds % 4 == 0 ? 4 : kRounds % 3 == 0 ? 3 : kRounds % 2 == 0 ? 2 : 1;
   static_assert(Unit::kUnits % (kTogether * Config::kThreads) == 0);
-  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
-  const Rows<Config> rows(args);
+  const Rows<Config> rows(args, RowBlock<Config>(args, cta));
   if (rows.empty()) return;
   const float* const sums = args.dq_sum + rows.stat_row * Config::kSumColumns;
 #pragma unroll 1
@@ -25,6 +25,12 @@ __device__ void convert(const BackwardKernelArgs& args) {
     for (const Unit& unit : units)
       unit.store(rows, args.dq, args.dq_stride, args.d_qk, args.softmax_scale);
   }
+}
+
+template <class Config>
+__device__ void convert(const BackwardKernelArgs& args) {
+  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
+  convert_rows<Config>(args, blockIdx.x);
 }
 
 }  // namespace fa::backward

@@ -18,10 +18,10 @@ namespace fa::backward {
 // sequence, and keys of a sequence that are not used. So is dQ of a sequence without a key. No other
 // kernel stores them.
 
-// A gradient of one head, whose rows the CTAs of a sequence and a head clear together.
-template <int Threads>
+// A gradient of one head, whose rows several CTAs clear together.
+template <class Config>
 struct Cleared {
-  const RowBlock& cta;
+  const RowBlock<Config>& cta;
   void* const tensor;  // null if the gradient is not wanted
   const Strides& stride;
   const int head, columns;
@@ -31,38 +31,50 @@ struct Cleared {
     char* const start =
         static_cast<char*>(tensor) + (batch * stride.batch + head * stride.head) * kElementBytes;
     const int chunks = columns / kChunkElements;
-    for (int i = cta.block * Threads + threadIdx.x; i < (end - first) * chunks;
-         i += cta.blocks * Threads)
+    for (int i = cta.rank * Config::kThreads + threadIdx.x; i < (end - first) * chunks;
+         i += cta.ranks * Config::kThreads)
       ptx::st_global_16(
           start + (first + i / chunks) * stride.seq * kElementBytes + i % chunks * kChunkBytes, {});
   }
   // The rows around all packed sequences.
   __device__ void around(const int* cu_seqlens, int sequences, int total) const {
-    if (cta.batch == 0) rows(0, 0, cu_seqlens[0]);
-    if (cta.batch == sequences - 1) rows(0, cu_seqlens[sequences], total);
+    if (cta.clears_before) rows(0, 0, cu_seqlens[0]);
+    if (cta.clears_after) rows(0, cu_seqlens[sequences], total);
   }
 };
 
 template <class Config>
-__device__ void clear_unused(const BackwardKernelArgs& args) {
-  using Gradient = Cleared<Config::kThreads>;
-  const RowBlock cta(args);
-  const int head = cta.head, batch = cta.batch;
-  const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
-  const Gradient dq{cta, args.dq, args.dq_stride, head, args.d_qk};
-  if (args.cu_seqlens_q) dq.around(args.cu_seqlens_q, args.batch, args.total_q);
-  if (sequence.k_len == 0)
-    dq.rows(sequence.q_batch, sequence.q_first, sequence.q_first + sequence.q_len);
-  if (head % args.heads_per_kv) return;
-  const int kv_head = head / args.heads_per_kv;
+__device__ void clear_unused(const BackwardKernelArgs& args, const RowBlock<Config>& cta) {
+  using Gradient = Cleared<Config>;
+  if (args.cu_seqlens_q)
+    Gradient{cta, args.dq, args.dq_stride, cta.head, args.d_qk}.around(args.cu_seqlens_q,
+                                                                       args.batch, args.total_q);
+  if (cta.head % args.heads_per_kv) return;
+  const int kv_head = cta.head / args.heads_per_kv;
   const Gradient gradients[] = {{cta, args.dk, args.dk_stride, kv_head, args.d_qk},
                                 {cta, args.dv, args.dv_stride, kv_head, args.d_v}};
-  const int keys =
-      args.cu_seqlens_k ? args.cu_seqlens_k[batch + 1] - args.cu_seqlens_k[batch] : args.seq_len_k;
   for (const Gradient& gradient : gradients) {
-    gradient.rows(sequence.k_batch, sequence.k_first + sequence.k_len, sequence.k_first + keys);
     if (args.cu_seqlens_k) gradient.around(args.cu_seqlens_k, args.batch, args.total_k);
+    if (!args.seqused_k) continue;
+    const attn::Sequence sequence = Config::Lengths::sequence(args, cta.batch);
+    const int keys = args.cu_seqlens_k
+                         ? args.cu_seqlens_k[cta.batch + 1] - args.cu_seqlens_k[cta.batch]
+                         : args.seq_len_k;
+    gradient.rows(sequence.k_batch, sequence.k_first + sequence.k_len, sequence.k_first + keys);
   }
+}
+
+// dQ of the rows of a CTA, if their sequence has no key.
+template <class Config>
+__device__ void clear_keyless(const Rows<Config>& rows) {
+  const BackwardKernelArgs& args = rows.args;
+  if (rows.sequence.k_len > 0 || !args.dq) return;
+  const int chunks = args.d_qk / kChunkElements;
+  for (int i = threadIdx.x; i < Config::kRows * chunks; i += Config::kThreads)
+    if (rows.has(i / chunks))
+      ptx::st_global_16(static_cast<char*>(args.dq) + rows.offset(args.dq_stride, i / chunks) +
+                            i % chunks * kChunkBytes,
+                        {});
 }
 
 template <class DType>
@@ -76,9 +88,9 @@ __device__ float dot(const ptx::Chunk& x, const ptx::Chunk& y) {
 // rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads with kRowChunks chunks each, of which the
 // first writes its sum. Several rows are in flight at a time.
 template <class Config>
-__device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBlock]) {
+__device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows]) {
   constexpr int kRows = Config::kThreads / Config::kRowThreads;
-  constexpr int kRounds = (attn::kStatBlock + kRows - 1) / kRows;
+  constexpr int kRounds = (Config::kRows + kRows - 1) / kRows;
   constexpr int kChunks = Config::kRowChunks;
   constexpr int kMost = 8 / kChunks;
   constexpr int kTogether = kRounds < kMost ? kRounds : kMost;
@@ -87,7 +99,7 @@ __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBloc
   const int first = threadIdx.x / Config::kRowThreads;
   const auto chunk = [&](const void* tensor, const Strides& stride, int row, int c) {
     const int column = lane + c * Config::kRowThreads;
-    if (!rows.has(row) || row >= attn::kStatBlock || column * kChunkElements >= args.d_v)
+    if (!rows.has(row) || row >= Config::kRows || column * kChunkElements >= args.d_v)
       return ptx::Chunk{};
     return ptx::ld_global_16(static_cast<const char*>(tensor) + rows.offset(stride, row) +
                              column * kChunkBytes);
@@ -111,38 +123,48 @@ __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBloc
       for (int lanes = Config::kRowThreads / 2; lanes; lanes /= 2)
         sum += __shfl_xor_sync(~0u, sum, lanes);
       const int row = first + (round + i) * kRows;
-      if (lane == 0 && row < attn::kStatBlock) sums[row] = sum;
+      if (lane == 0 && row < Config::kRows) sums[row] = sum;
     }
   }
 }
 
 template <class Config>
-__device__ void prepare(const BackwardKernelArgs& args) {
+__device__ void prepare_rows(const Rows<Config>& rows) {
   constexpr float kLog2e = 1.4426950408889634f;
-  __shared__ float sums[attn::kStatBlock];
-  if (Config::kStartsNext) ptx::launch_dependents();
-  if (Config::Lengths::kPerBatch) clear_unused<Config>(args);
-  const Rows<Config> rows(args);
-  if (rows.empty()) return;
+  __shared__ float sums[Config::kRows];
+  const BackwardKernelArgs& args = rows.args;
   char* const dq = reinterpret_cast<char*>(args.dq_sum + rows.stat_row * Config::kSumColumns);
 #pragma unroll 8
-  for (int chunk = threadIdx.x; chunk < attn::kStatBlock * Config::kSumColumns / 4;
+  for (int chunk = threadIdx.x; chunk < Config::kRows * Config::kSumColumns / 4;
        chunk += Config::kThreads)
     ptx::st_global_16(dq + chunk * kChunkBytes, {});
-  if (threadIdx.x < Config::kSemaphores)
+  if (Config::kOrdersDq && threadIdx.x * attn::kSemaphoreRows < Config::kRows &&
+      rows.first % attn::kSemaphoreRows == 0)
     args.dq_semaphore[rows.stat_row / attn::kSemaphoreRows + threadIdx.x] = 0;
 
   const int row = threadIdx.x;
-  const bool has = row < attn::kStatBlock && rows.has(row);
+  const bool has = row < Config::kRows && rows.has(row);
   const float lse = has ? args.lse[rows.lse_offset(row)] : -attn::kInfinity;
   const bool sees = lse != -attn::kInfinity;
   const float dlse = sees && args.dlse ? args.dlse[rows.lse_offset(row)] : 0.f;
   sum_rows<Config>(rows, sums);
   __syncthreads();  // all sums are written
-  if (row >= attn::kStatBlock) return;
+  if (row >= Config::kRows) return;
   args.lse_log2[rows.stat_row + row] =
       sees ? attn::lowered_if_large(lse * kLog2e) : attn::kInfinity;
   args.delta[rows.stat_row + row] = sees ? sums[row] - dlse : 0.f;
+}
+
+template <class Config>
+__device__ void prepare(const BackwardKernelArgs& args) {
+  if (Config::kStartsNext) ptx::launch_dependents();
+  const RowBlock<Config> cta(args, blockIdx.x);
+  const Rows<Config> rows(args, cta);
+  if (!rows.empty()) prepare_rows<Config>(rows);
+  if constexpr (Config::Lengths::kPerBatch) {
+    if (!rows.empty()) clear_keyless<Config>(rows);
+    clear_unused<Config>(args, cta);
+  }
 }
 
 }  // namespace fa::backward

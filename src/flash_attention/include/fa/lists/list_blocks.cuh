@@ -63,6 +63,7 @@ class ListedRows {
   __device__ bool has_rows() const { return first_ <= last_; }
   __device__ int first_block() const { return range_.first_block(); }
   __device__ int end_block() const { return range_.end_block(); }
+  __device__ int nearest_block() const { return (last_ + ahead_) / Config::kBlockRows; }
 
   __device__ int verdict(int block) const {
     if (!has_rows() || block < range_.first_block() || block >= range_.end_block()) return kEmpty;
@@ -159,6 +160,7 @@ class ListMaker {
       const u32 partial = __ballot_sync(~0u, found == kPartial);
       if (full && first_whole_ == kNone) first_whole_ = from + __ffs(static_cast<int>(full)) - 1;
       whole_ += __popc(full);
+      near_ += __popc(full & before(tile_.nearest_block() + 1 - from));
       early_ += __popc(partial & before(first_whole_ - from));
       late_ += __popc(partial & ~before(first_whole_ - from));
     }
@@ -176,10 +178,16 @@ class ListMaker {
     u32 entry = block | (found == kFull ? attn::kWholeForAll : 0);
     if constexpr (SideOf<Config>::kOfQueries) entry |= look(block, found == kPartial, early, late);
     if (early >> lane_id() & 1) entries_[listed_early_ + __popc(early & own)] = entry;
-    if (full >> lane_id() & 1) entries_[early_ + listed_whole_ + __popc(full & own)] = entry;
+    if (full >> lane_id() & 1) entries_[early_ + place(listed_whole_ + __popc(full & own))] = entry;
     if (late >> lane_id() & 1)
       entries_[early_ + whole_ + listed_late_ + __popc(late & own)] = entry;
     listed_early_ += __popc(early), listed_whole_ += __popc(full), listed_late_ += __popc(late);
+  }
+
+  // The place of the n-th block that all rows see whole, among those: they are visited from the last place on.
+  __device__ int place(int n) const {
+    if (!Config::kNearestFirst) return n;
+    return whole_ - 1 - (n < near_ ? near_ - 1 - n : n);
   }
 
   // Finds out about the pieces, and returns the bits of those that see the block whole.
@@ -208,6 +216,7 @@ class ListMaker {
   u32* const entries_;
   int first_whole_ = kNone;
   int early_ = 0, whole_ = 0, late_ = 0;
+  int near_ = 0;  // of the whole ones, those up to the nearest to the last row
   int listed_early_ = 0, listed_whole_ = 0, listed_late_ = 0;
   PieceOfTile pieces_[kPieces];
 };

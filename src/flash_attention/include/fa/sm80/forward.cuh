@@ -24,8 +24,8 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());
   static_assert(
       attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
-      "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
-      "hide), see(s), limit(block, i, h, largest), see_weights(p, block, largest)");
+      "MaxScore: Of<Rows, Args, Stale>(args) with begin(head, used), change<Unseen>(s, change, "
+      "hide), see(s), set_limits(block, most), limit(i, h, most), see_weights(p, block, most)");
   static_assert(CacheSlot<typename Config::Cache>,
                 "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
@@ -225,7 +225,7 @@ class Block {
   const Scope scope_;
   [[no_unique_address]] typename Config::Dropout dropout_;
   [[no_unique_address]]
-  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, false> max_score_;
   const u32 q_tile_, k_tile_, v_tile_;
   const Cursor<QTile> q_lane_;
   const Cursor<KVTile> k_lane_, v_lane_;

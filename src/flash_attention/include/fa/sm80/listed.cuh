@@ -24,7 +24,7 @@ class ListedScope : public Base {
   __device__ attn::Place place(int row, int step) const { return this->at(row, key(step)); }
   __device__ bool function_hides(int step) const {
     const int place = Config::KvOrder::block(step, num_steps());
-    return keys_.near_start(place) || keys_.near_end(place);
+    return keys_.list.hides(place);
   }
 
  private:

@@ -2,10 +2,7 @@
 // A consumer warpgroup computes 64 rows of a tile, by verbs that Config::Schedule calls in order.
 #pragma once
 #include <fa/attn/mask.cuh>
-#include <fa/attn/sequence.cuh>
-#include <fa/ptx/memory.cuh>
 #include <fa/sm90/products.cuh>
-#include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
 #include <fa/sm90/verbs.cuh>
@@ -56,7 +53,6 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
   }
 
-  // ping-pong
   __device__ void ping_pong_wait() { ping_pong_.wait(); }
   __device__ void ping_pong_arrive() { ping_pong_.arrive(); }
 
@@ -74,6 +70,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   __device__ void release_k() {
+    Config::Bias::was_read();
     smem_.k_pipeline().release(k_);
     k_.advance();
   }
@@ -85,9 +82,10 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
   // from S to P
-  template <int Keys>  // which weights of the block are dropped, while S is being computed
-  __device__ void draw(Weights<Keys>& p) const {
+  template <int Keys>  // while S is being computed: which weights are dropped, and the bias
+  __device__ void draw(Weights<Keys>& p) {
     dropout_.draw(p.dropped, warp_row(), this->key(), args_);
+    bias_.look(smem_, k_.stage);
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
@@ -96,8 +94,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     const auto hide_some = [&] {
       if (this->template is_hidden<Block>()) hide(s);
     };
-    max_score_.template change<Config::Rescale::kStale && !Block::kHidden>(
-        s, [&] { change(s); }, hide_some);
+    max_score_.template change<kStale<Config> && !Block::kHidden>(s, [&] { change(s); }, hide_some);
   }
   // S becomes P with the old maxima, if Rescale tries that. It may compute S again, from K.
   template <int Keys, class Block>
@@ -112,6 +109,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ void softmax(Scores<Keys>& s, Block block) {
     if (has_no_query()) return;
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
+    if (kStale<Config> && Block::kHidden) max_score_.set_limits(stats_, Math::DType::kLargestSum);
   }
   template <int Keys>
   __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) const {
@@ -143,6 +141,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     if constexpr (!kScores8Bit<Config>) {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
       max_score_.see(s);
+      bias_.look(smem_, k_.stage);
       change(s);
     }
   }
@@ -153,17 +152,20 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   }
   template <class Scores>
   __device__ void hide(Scores& s) const {
-    attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
+    if (!this->is_shown_whole(sequence_))
+      attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
     function_.hide(s, -attn::kInfinity, args_, place());
   }
-  __device__ attn::Place place() const {
-    return {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)};
+  __device__ auto place() const {
+    return bias_.at(
+        {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)});
   }
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
   }
+  __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
 
   // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
@@ -195,8 +197,6 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     pass_blocks(whole_end - end);
   }
 
-  __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
-
   __device__ void pass_blocks(int count) {
     pass_unseen<Config, kMayPassAny<Config>>(count, [this] {
       wait_k();  // wait first, so that the release lands in this phase
@@ -226,15 +226,14 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   const Mask mask_;
   typename Config::Dropout dropout_;
   typename Function::template OfQueries<Rows> function_;
-  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs> max_score_;
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, kStale<Config>> max_score_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;
   const QOperand q_operand_;
   const KOperand k_operand_;  // of the first stage
   const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
-  bool v_is_there_ = false;  // it was waited for
-  bool has_query_;           // a row of this warp
+  bool v_is_there_ = false, has_query_;  // V was waited for; a row of this warp is a query
   u32 tile_parity_ = 0;
   Tile tile_;
   attn::Sequence sequence_;
@@ -245,6 +244,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   Weights<Config::kBC> p_;
   Output o_;
   attn::RowStats<kWarpRows> stats_;
+  typename Config::Bias::template Of<Config> bias_;
 };
 
 }  // namespace fa::sm90

@@ -56,6 +56,10 @@ class LeadingProducer {
     ptx::tma_prefetch_map(maps_.k);
     ptx::tma_prefetch_map(maps_.v);
     ptx::tma_prefetch_map(maps_.o);
+    if constexpr (Config::Function::kBias) ptx::tma_prefetch_map(bias_map());
+  }
+  __device__ const TensorMap& bias_map() const {
+    return static_cast<const BiasedMaps&>(maps_).bias;
   }
 
   // All lanes that call it wait, and the one that `leads` loads.
@@ -134,7 +138,12 @@ class Producer : public LeadingProducer<Config, Memory> {
   static __device__ bool leads() { return !kByWarp || lane_id() == 0; }
 
   __device__ void load_k(Tile tile, int block) {
-    load_keys(smem_.k_pipeline(), maps_.k, tile, block);
+    if constexpr (Config::Function::kBias) {
+      load_keys(smem_.k_pipeline(), maps_.k, tile, block, Memory::kBiasBytes);
+      if (leads()) Config::Bias::load(smem_, this->bias_map(), ring_.stage, tile, block, args_);
+    } else {
+      load_keys(smem_.k_pipeline(), maps_.k, tile, block);
+    }
   }
 
   __device__ void load_v(Tile tile, int block) {
@@ -143,12 +152,12 @@ class Producer : public LeadingProducer<Config, Memory> {
   }
 
   __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, Tile tile,
-                            int block) {
+                            int block, int more_bytes = 0) {
     to.acquire(ring_);  // all have released the stage
     if (!leads()) return;
     const KVTile buffer = to.tile(ring_.stage);
     const ptx::Mbarrier full = to.full(ring_.stage);
-    ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
+    ptx::mbarrier_arrive_expect(full, KVTile::kBytes + more_bytes);
     Config::Pages::load(buffer, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_,
                         args_);
   }

@@ -132,6 +132,10 @@ inline constexpr bool kScores8Bit = scores_have_8_bits<Config>();
 template <class Config>
 inline constexpr bool kLeavesRows = Config::kConsumers == 1 && Config::Splits::kSplitKv;
 
+// Whether nobody sees S of some blocks.
+template <class Config>
+inline constexpr bool kStale = Config::Rescale::kStale;
+
 // The tiles that products read: of Q and K, from which scores are computed, and of V.
 template <class Config, bool Scores8Bit = kScores8Bit<Config>>
 struct OperandTiles {
@@ -165,6 +169,11 @@ struct Shape : OperandTiles<Config> {
 // The tensor maps of q, k, v and o; kernels that copy by threads have none.
 struct TensorMaps {
   const TensorMap &q, &k, &v, &o;
+};
+
+// With that of a captured tensor, which is loaded beside k.
+struct BiasedMaps : TensorMaps {
+  const TensorMap& bias;
 };
 
 struct NoMaps {};

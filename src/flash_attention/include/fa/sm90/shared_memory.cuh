@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, V in 16 bits if it
-// is loaded in 8 and K is not converted, O's own buffer if it has one, then the mbarriers, the mailbox for the
-// next tile and a word of each warpgroup.
+// is loaded in 8 and K is not converted, O's own buffer if it has one, a bias of each K if there is one, then the
+// mbarriers, the mailbox for the next tile and a word of each warpgroup.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/async.cuh>
@@ -45,6 +45,8 @@ class SharedMemory {
   using VTile = typename Shape<Config>::VTile;    // as products read it
   using QPipeline = Pipeline<QTile, kConsumers>;  // a buffer for each warpgroup
   using KVPipeline = Pipeline<KVTile, kStages>;
+  using BiasTile = SharedTile<Config::kBC, Shape<Config>::kBR, 64>;  // of all warpgroups
+  static constexpr int kBiasBytes = Config::Function::kBias ? BiasTile::kBytes : 0;  // of a stage
   static constexpr int kConvertedStages = 2;
   using ConvertedPipeline = Pipeline<VTile, kConvertedStages>;  // of V in 16 bits, if K has 8
 
@@ -53,7 +55,8 @@ class SharedMemory {
   static constexpr int kV = kK + KVPipeline::kTileBytes;
   static constexpr int kConverted = kV + KVPipeline::kTileBytes;
   static constexpr int kO = kConverted + (kScores8Bit<Config> ? ConvertedPipeline::kTileBytes : 0);
-  static constexpr int kQBarriers = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
+  static constexpr int kBias = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
+  static constexpr int kQBarriers = kBias + kStages * kBiasBytes;
   static constexpr int kKBarriers = kQBarriers + QPipeline::kBarrierBytes;
   static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
   static constexpr int kConvertedBarriers = kVBarriers + KVPipeline::kBarrierBytes;
@@ -92,6 +95,7 @@ class SharedMemory {
   __device__ QTile own_o(int warpgroup) const {
     return QTile(base_ + kO + warpgroup * QTile::kBytes);
   }
+  __device__ BiasTile bias(int stage) const { return BiasTile(base_ + kBias).after(stage); }
   __device__ Mail mail() const { return Mail(base_ + kMail); }
 
   // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has

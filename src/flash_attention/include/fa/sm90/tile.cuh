@@ -154,6 +154,10 @@ __device__ auto key_range(const Tile& tile, int first, int count, const attn::Se
     const int batch = tile.batch % Config::Function::of(args).list_batches;
     return Config::Function::listed_keys(args, batch * num_q_blocks<Config>(args) + tile.q_block,
                                          tile.head);
+  } else if constexpr (Config::Function::kNearestFirst) {
+    constexpr int kQueries = Shape<Config>::kBR / Config::Rows::kGroup;
+    return Config::Function::template nearest_keys<kQueries, Config::kBC>(args, tile.q_block,
+                                                                          sequence);
   } else {
     return attn::KeyRange<typename Config::Mask, Config::kBC>(typename Config::Mask(args), first,
                                                               count, sequence);
@@ -173,8 +177,8 @@ __device__ VisitedBlocks visited_blocks(const Tile& tile, const attn::Sequence& 
   return blocks_of<Config>(key_range<Config>(tile, sequence, args), tile, args);
 }
 
-// How the rows of a warpgroup go through key blocks: from the last one that they see to the first, or through
-// the list of their tile.
+// How the rows of a warpgroup go through key blocks: from the last one that they see to the first, the nearest
+// first, or through the list of their tile.
 template <class Config>
 class KeyWalk {
   using Function = typename Config::Function;
@@ -208,19 +212,16 @@ class KeyWalk {
  protected:
   using Range = decltype(key_range<Config>(Tile{}, attn::Sequence{}, ForwardKernelArgs{}));
   // Rows may see blocks before those that all of them see whole.
-  static constexpr bool kHasStart = Mask::kHasStart || Function::kListed;
+  static constexpr bool kHasStart = Mask::kHasStart || Function::kListed || Function::kNearestFirst;
 
-  __device__ void begin_walk(int first, int end) {
-    first_block_ = first;
-    block_ = end - 1;
-  }
+  __device__ void begin_walk(int first, int end) { first_block_ = first, block_ = end - 1; }
 
   // The first key of the block.
   __device__ int key() const {
     if constexpr (Function::kListed)
-      return range_.block(entry_) * Config::kBC;
+      return Function::block(entry_) * Config::kBC;
     else
-      return block_ * Config::kBC;
+      return range_.key_block(block_) * Config::kBC;
   }
   // Whether some row does not see some key of a block of this kind.
   template <class Block>
@@ -231,6 +232,11 @@ class KeyWalk {
     else
       return Block::kHidden && (kHidesEverywhere || uniform(range_.hides(block_)));
   }
+  // Whether the built-in mask of a kernel with lists hides nothing of the block: it does not end in it.
+  __device__ bool is_shown_whole(const attn::Sequence& sequence) const {
+    if constexpr (!Function::kListed || !kSame<Mask, attn::mask::Full>) return false;
+    return uniform(key() + Config::kBC <= sequence.k_len);
+  }
 
   Range range_;
   int block_, first_block_;
@@ -238,7 +244,6 @@ class KeyWalk {
  private:
   // A mask function without lists may hide keys of every block.
   static constexpr bool kHidesEverywhere = Function::kMasks && !Function::kListed;
-
   u32 entry_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What variants may use of the consumer or the producer that they get: the verbs of a schedule, and what
 // Output and Queries need. The slot PingPong says when a consumer may issue its products, the slot
-// FirstBlock how wide its first block is.
+// FirstBlock how wide its first block is, the slot Bias what is loaded beside K for a user's function.
 #pragma once
 #include <fa/attn/rescale.cuh>
 #include <fa/attn/row_end.cuh>
@@ -78,6 +78,8 @@ __device__ void pass_unseen(int count, Pass pass) {
 
 template <class Config>
 class Consumer;
+template <class Config>
+class SharedMemory;
 
 template <class T, class Config>
 concept PingPongSlot =
@@ -196,3 +198,29 @@ struct Narrow {
 };
 
 }  // namespace fa::sm90::first_block
+
+namespace fa::sm90 {
+
+template <class T, class Config>
+concept BiasSlot = requires(typename T::template Of<Config>& of, const SharedMemory<Config>& smem,
+                            const attn::Place& place) {
+  of.look(smem, 0);
+  of.at(place);
+  T::was_read();
+};
+
+}  // namespace fa::sm90
+
+namespace fa::sm90::bias {
+
+// Nothing is loaded beside K.
+struct None {
+  template <class Config>
+  struct Of {
+    __device__ void look(const SharedMemory<Config>&, int /*stage*/) {}
+    __device__ const attn::Place& at(const attn::Place& place) const { return place; }
+  };
+  static __device__ void was_read() {}
+};
+
+}  // namespace fa::sm90::bias

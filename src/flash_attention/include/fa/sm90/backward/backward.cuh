@@ -41,7 +41,9 @@ __device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardK
   static_assert(KeyOperandSlot<typename Config::KeyOperand, Config>,
                 "KeyOperand: Of<Config, Warpgroup> with read() and operand()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
-  static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
+  static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes &&
+                    Smem::kBiasBytes == Config::kBiasBytes,
+                "the host's bytes of shared memory");
   if (threadIdx.x == 0) {
     check_smem_start(smem);
     Smem::init_barriers();

@@ -65,6 +65,7 @@ class Producer {
                      args_.lse_log2 + stats + row, head, row, sequence);
         load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,
                      args_.delta + stats + row, head, row, sequence);
+        if constexpr (Config::Function::kBias) load_bias(tile, head, row);
         // The buffers of K and V become empty after those of the first Q and dO.
         if (!has_keys) load_keys(tile, sequence);
         has_keys = true;
@@ -143,10 +144,25 @@ class Producer {
     ptx::bulk_load(stats_to, stats, Smem::kStatBytes, done);
   }
 
+  // Of the queries from `row` on.
+  __device__ void load_bias(Tile tile, int head, int row) {
+    using BiasTile = typename Smem::BiasTile;
+    const auto bias = Smem::bias_pipeline();
+    const auto plane = Config::Function::plane(args_, tile.batch, head);
+    bias.acquire(0, bias_parity_);  // all have released it
+    bias_parity_ ^= 1;
+    ptx::mbarrier_arrive_expect(bias.full(0), BiasTile::kBytes);
+#pragma unroll
+    for (int p = 0; p < BiasTile::kCount; ++p)
+      ptx::tma_load_4d(Smem::bias().panel(p), *maps_.bias, bias.full(0),
+                       tile.key_first + p * BiasTile::kColumns, row, plane.inner, plane.outer);
+  }
+
   const TensorMaps& maps_;
   const BackwardKernelArgs& args_;
   Ring<Config::kStages> ring_;
   TileCount count_;
+  u32 bias_parity_ = 0;
 };
 
 // The clearer, where sequences differ in length: a warp that clears the rows of a buffer after the end of the

@@ -177,11 +177,12 @@ class ScoreChange : Slopes<Config> {
   __device__ void exponentials(Scores& s, Mailbox mail, int warp_key, int query, u32 lse) {
     const float scale = Score::scale(args_);
     Score::change(s, args_);
+    bias_.wait();
     if constexpr (Function::kGathers)
       function_.keep(kept_, s, scale, Function::of(args_).program, place(mail, warp_key, query));
     if constexpr (Function::kSlopes) {
       Scores slopes;
-      function_.slopes(slopes, s, scale, args_, place(mail, warp_key, query));
+      function_.slopes(slopes, s, scale, args_, bias_.at(place(mail, warp_key, query), warp_key));
       this->keep_slopes(
           [&](int j, int e) { return slopes.v[0][j][e] * Score::slope(s.v[0][j][e]); });
     } else {
@@ -193,7 +194,8 @@ class ScoreChange : Slopes<Config> {
                              [&](float lse, int j, int e) { return lse + tilted(j, e); });
     }
     if constexpr (Function::kScores)
-      function_.change(s, scale, args_, place(mail, warp_key, query));
+      function_.change(s, scale, args_, bias_.at(place(mail, warp_key, query), warp_key));
+    bias_.release();
     exponentials_of(s, attn::score_scale<Config>(args_), lse,
                     [](float lse, int /*j*/, int /*e*/) { return lse; });
   }
@@ -231,6 +233,7 @@ class ScoreChange : Slopes<Config> {
   int head_;
   typename Function::OfKeys function_;
   typename Function::OfKeys::template Kept<Scores> kept_;
+  typename Config::Bias::template Of<Config> bias_;
 };
 
 }  // namespace fa::sm90::backward

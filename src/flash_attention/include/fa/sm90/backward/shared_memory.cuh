@@ -38,6 +38,9 @@ struct SharedMemory {
   static constexpr int kClearerWarps = Config::Lengths::kPerBatch ? 1 : 0;
   using LandedBarriers = PipelineBarriers<kClearerWarps*(kVLanded + 1), 1, 0>;
   static constexpr int kStatBytes = Shape<Config>::kStatBytes;
+  using BiasTile = SharedTile<Config::kBC, Config::kBR, 64>;
+  static constexpr int kBiasBytes = Config::Function::kBias ? BiasTile::kBytes : 0;
+  using BiasBarriers = PipelineBarriers<(Config::Function::kBias ? 1 : 0)>;
 
   static constexpr u32 kK = kSmemStart;
   static constexpr u32 kV = kK + KeyTile::kBytes;
@@ -46,7 +49,8 @@ struct SharedMemory {
   static constexpr u32 kDs = kDO + QueryPipeline::kTileBytes;
   static constexpr u32 kDq = kDs + Config::kDsStages * ScoreTile::kBytes;
   static constexpr u32 kGradient = kDq + Config::kDqBytes;
-  static constexpr u32 kLse = kGradient + KeyTile::kBytes;
+  static constexpr u32 kBias = kGradient + KeyTile::kBytes;
+  static constexpr u32 kLse = kBias + kBiasBytes;
   static constexpr u32 kDelta = kLse + kStages * kStatBytes;
   static constexpr u32 kKeyBarriers = kDelta + kStages * kStatBytes;
   static constexpr u32 kMailBarriers = kKeyBarriers + KeyBarriers::kBarrierBytes;
@@ -55,7 +59,8 @@ struct SharedMemory {
   static constexpr u32 kDsBarriers = kDOBarriers + QueryPipeline::kBarrierBytes;
   static constexpr u32 kDqBarriers = kDsBarriers + DsBarriers::kBarrierBytes;
   static constexpr u32 kLandedBarriers = kDqBarriers + DqBarriers::kBarrierBytes;
-  static constexpr u32 kMail = Mailbox::after(kLandedBarriers + LandedBarriers::kBarrierBytes);
+  static constexpr u32 kBiasBarriers = kLandedBarriers + LandedBarriers::kBarrierBytes;
+  static constexpr u32 kMail = Mailbox::after(kBiasBarriers + BiasBarriers::kBarrierBytes);
   static constexpr int kBytes = kKeyBarriers - kSmemStart + Config::kBarrierBytes;
   static_assert(kMail + kMailboxes * Mailbox::kBytes <= kSmemStart + kBytes);
 
@@ -65,6 +70,7 @@ struct SharedMemory {
   static __device__ QueryTile d_o(int stage) { return d_o_pipeline().tile(stage); }
   static __device__ ScoreTile ds(int stage) { return ScoreTile(kDs + stage * ScoreTile::kBytes); }
   static __device__ KeyTile gradient() { return KeyTile(kGradient); }  // dV, then dK
+  static __device__ BiasTile bias() { return BiasTile(kBias); }
   static __device__ u32 lse(int stage) { return kLse + stage * kStatBytes; }
   static __device__ u32 delta(int stage) { return kDelta + stage * kStatBytes; }
 
@@ -75,6 +81,7 @@ struct SharedMemory {
   static __device__ DsBarriers ds_pipeline() { return {kDsBarriers}; }
   static __device__ DqBarriers dq_pipeline() { return {kDqBarriers}; }
   static __device__ LandedBarriers landed() { return {kLandedBarriers}; }
+  static __device__ BiasBarriers bias_pipeline() { return {kBiasBarriers}; }
   static __device__ Mailbox mail(TileCount tile) {
     return {kMail + tile.mailbox() * Mailbox::kBytes};
   }
@@ -101,6 +108,7 @@ struct SharedMemory {
     for (int part = 0; part < DqBarriers::kStages; ++part) dq_pipeline().init(part, 1, 1);
 #pragma unroll
     for (int copy = 0; copy < LandedBarriers::kStages; ++copy) landed().init_full(copy, 1);
+    if constexpr (Config::Function::kBias) bias_pipeline().init(0, 1, kKeyWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };
@@ -225,3 +233,17 @@ struct Registers {
 };
 
 }  // namespace fa::sm90::backward::key_operand
+
+namespace fa::sm90::backward::bias {
+
+// Nothing is loaded beside Q for a user's function.
+struct None {
+  template <class Config>
+  struct Of {
+    __device__ void wait() {}
+    __device__ void release() const {}
+    static __device__ const attn::Place& at(const attn::Place& place, int) { return place; }
+  };
+};
+
+}  // namespace fa::sm90::backward::bias

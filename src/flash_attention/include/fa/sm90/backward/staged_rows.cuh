@@ -23,13 +23,15 @@ __device__ void sync_key_warpgroups() {
   sync_warpgroups<Shape<Config>::kKeyWarpgroups>();
 }
 
-// Clears the rows from `first` to `end` of a shared tile with `threads` threads, of which this is one.
+// Clears the rows from `first` to `end` of a shared tile with `threads` threads, of which this is one. The
+// rows of a panel follow each other, and the swizzle stays inside of a row.
 template <class Tile>
 __device__ void clear_rows(Tile tile, int first, int end, int thread, int threads) {
-  constexpr int kRowChunks = Tile::kCount * Tile::kColumns / kChunkElements;
-#pragma unroll 1
-  for (int i = first * kRowChunks + thread; i < end * kRowChunks; i += threads)
-    ptx::st_shared_16(tile.chunk(i / kRowChunks, i % kRowChunks), {0, 0, 0, 0});
+#pragma unroll 2
+  for (u32 at = first * Tile::kRowBytes + thread * kChunkBytes; at < end * Tile::kRowBytes;
+       at += threads * kChunkBytes)
+#pragma unroll
+    for (int p = 0; p < Tile::kCount; ++p) ptx::st_shared_16(tile.panel(p) + at, {0, 0, 0, 0});
   ptx::fence_proxy_async();  // the products see the zeros
 }
 

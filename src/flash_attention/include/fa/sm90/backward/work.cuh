@@ -40,6 +40,7 @@ struct TensorMaps {
   const TensorMap &q, &k, &v, &d_o;
   const TensorMap* dq = nullptr;  // if the kernel stores dQ
   const TensorMap &dk, &dv;
+  const TensorMap* bias = nullptr;  // if the kernel loads one
 };
 
 // A tile is a block of keys of one head of k and v of one sequence, and one of the splits of the heads of q

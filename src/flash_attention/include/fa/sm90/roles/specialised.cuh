@@ -21,8 +21,8 @@ __device__ constexpr bool check_specialised_slots() {
                 "Pages: kBoxKeys<Keys>, kWarps<Config>, kGrouped, Producer<Config, Memory>");
   static_assert(
       attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
-      "MaxScore: Of<Rows, Args>(args) with begin(head, used), change<Score, Stale>(s, args, "
-      "hide), see(s), limit(block, i, h, largest), see_weights(p, block, largest)");
+      "MaxScore: Of<Rows, Args, Stale>(args) with begin(head, used), change<Unseen>(s, change, "
+      "hide), see(s), set_limits(block, most), limit(i, h, most), see_weights(p, block, most)");
   static_assert(DescaleSlot<typename Config::Descale>,
                 "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");
@@ -33,6 +33,8 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(OutputSlot<typename Config::Output, Config>,
                 "Output: kOwnBuffer, queries_read(consumer), store(consumer, warp, ends)");
   static_assert(QueriesSlot<typename Config::Queries, Config>, "Queries: expect(producer, tile)");
+  static_assert(BiasSlot<typename Config::Bias, Config>,
+                "Bias: Of<Config> with look(smem, stage), at(place), and was_read()");
   static_assert(FirstBlockSlot<typename Config::FirstBlock, Config>, "FirstBlock: run(consumer)");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
   return true;

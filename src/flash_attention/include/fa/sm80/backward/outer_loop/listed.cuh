@@ -18,10 +18,6 @@ __device__ attn::BlockList list_of_tile(const BackwardKernelArgs& args, int rows
   return Function::list(args, Function::list_number(args, before + first / Config::kOwnRows, head));
 }
 
-__device__ inline bool hides(const attn::BlockList& list, int number) {
-  return number < list.counts.open_first || number >= list.counts.open_end;
-}
-
 // As KV, with the blocks of queries of lists. Heads that share the keys may have different ones.
 struct ListedKV {
   template <class Config>
@@ -58,7 +54,7 @@ struct ListedKV {
     }
     __device__ Place place(int head, int number) const {
       const int block = attn::block_of(list_.entry(number));
-      return {{head, block * Config::kVisitedRows}, number, hides(list_, number)};
+      return {{head, block * Config::kVisitedRows}, number, list_.hides(number)};
     }
 
     attn::BlockList list_;  // of the head that is visited
@@ -85,7 +81,7 @@ struct ListedQ {
     __device__ bool visits(const Place& at) const { return at.number < list_.counts.count; }
     __device__ Place first() const { return place(0); }
     __device__ Place after(const Place& at) const { return place(at.number + 1); }
-    __device__ bool function_hides(const Place& at) const { return hides(list_, at.number); }
+    __device__ bool function_hides(const Place& at) const { return list_.hides(at.number); }
 
    private:
     __device__ Place place(int number) const {
