@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay recorded steps of vLLM through the functions that it calls, ours beside its FA3:
+
+python -m benchmarks.recorded.replay results/h200_recorded.json --fa3 _vllm_fa3_C.abi3.so
+
+Every step runs in four layers. K and V are halves of one cache, as vLLM lays them out. Outputs of
+both are compared with each other in every call, and every tenth output of ours with float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.call.results import E4M3
+from flash_attention.compat.vllm import flash_attn_varlen_func
+from flash_attention.files import write_record
+from flash_attention.reference.judge import cu_seqlens
+from flash_attention.reference.part_judge import PartJudge
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.peers.fa3 import FA3
+from flash_attention_workbench.bench.serving_run import FEWEST_HEADS, fa3_run
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
+
+STEPS = Path(__file__).parent / "vllm.json"
+OURS = "ours"
+CHECKED = 10  # one call of so many is compared with float32
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of the engine: queries, keys and pages of each request."""
+
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    pages: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The attention of a model, and the difference of two outputs that its numbers explain."""
+
+    heads: int
+    heads_k: int
+    d: int
+    window: tuple[int, int] | None = None
+    sinks: bool = False
+    of_8_bits: bool = False
+    tolerance: float = 6e-3  # the norm of the difference, as a fraction of the output's
+
+    def cache(self, pages: int, page: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """K and V, random, as vLLM lays them out: heads before rows, and V beside K."""
+        generator = torch.Generator(device).manual_seed(pages)
+        shape = (pages, self.heads_k, page, 2 * self.d)
+        both = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
+        k, v = both.to(self.dtype).transpose(1, 2).split(self.d, dim=-1)
+        return k, v
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of q, k and v."""
+        return E4M3 if self.of_8_bits else torch.bfloat16
+
+
+LAYERS = {
+    "32:8 heads, d 128": Layer(32, 8, 128),
+    "28:4 heads, d 128": Layer(28, 4, 128),
+    "64:8 heads, d 64, sinks, window of 128": Layer(64, 8, 64, (127, 0), sinks=True),
+    "32:8 heads, d 128, 8 bits": Layer(32, 8, 128, of_8_bits=True, tolerance=4e-2),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call: who took how many microseconds, and how far the outputs are apart."""
+
+    layer: str
+    step: int
+    requests: int
+    queries: int
+    keys: int
+    us: dict[str, float]
+    difference: float | None  # the norm, as a fraction of the output's; None without FA3
+    right: bool
+
+
+def read_steps() -> tuple[int, list[Step]]:
+    """The size of a page, and the steps of the file."""
+    record = json.loads(STEPS.read_text())
+    page = int(record["page"])
+    pages = {
+        int(request): [*chain(*(range(first, first + count) for first, count in found))]
+        for request, found in record["pages"].items()
+    }
+
+    def step(planned: Sequence[tuple[int, int, int]]) -> Step:
+        requests, queries, keys = zip(*planned, strict=True)
+        own = (pages[each][: -(-count // page)] for each, count in zip(requests, keys, strict=True))
+        return Step(queries, keys, tuple(map(tuple, own)))
+
+    return page, [step(planned) for planned in record["steps"]]
+
+
+def call_of(step: Step, layer: Layer, cache: tuple[Tensor, Tensor], seed: int = 0) -> Call:
+    """The step in memory, in the words of this package."""
+    device = cache[0].device
+    generator = torch.Generator(device).manual_seed(seed)
+    shape = (sum(step.queries), layer.heads, layer.d)
+    q = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
+    table = torch.zeros(len(step.pages), max(map(len, step.pages)), dtype=torch.int32)
+    for row, pages in zip(table, step.pages, strict=True):
+        row[: len(pages)] = torch.tensor(pages, dtype=torch.int32)
+    one = torch.ones(1, device=device)
+    factors: dict[str, Any] = {f"{name}_descale": one for name in "qkv"} if layer.of_8_bits else {}
+    sinks = torch.randn(layer.heads, generator=generator, device=device) if layer.sinks else None
+    return Call(
+        *(q.to(layer.dtype), *cache, torch.full_like(q, math.nan)),
+        sinks=sinks if sinks is None else sinks.bfloat16().float(),  # as FA3 takes them
+        cu_seqlens_q=cu_seqlens(step.queries, device),
+        max_seqlen_q=max(step.queries),
+        seqused_k=torch.tensor(step.keys, dtype=torch.int32, device=device),
+        block_table=table.to(device),
+        causal=True,
+        window=layer.window,
+        **factors,
+    )
+
+
+def as_vllm_calls(call: Call, longest: int) -> Tensor:
+    """What vLLM's backend calls, with the keywords that it passes."""
+    assert call.block_table is not None
+    assert call.cu_seqlens_q is not None
+    assert call.max_seqlen_q is not None
+    shape = (len(call.block_table), call.k.shape[2])
+    factors = [
+        None if factor is None else factor.expand(shape)
+        for factor in (call.q_descale, call.k_descale, call.v_descale)
+    ]
+    found = flash_attn_varlen_func(
+        q=call.q,
+        k=call.k,
+        v=call.v,
+        out=call.out,
+        cu_seqlens_q=call.cu_seqlens_q,
+        max_seqlen_q=call.max_seqlen_q,
+        seqused_k=call.seqused_k,
+        max_seqlen_k=longest,
+        softmax_scale=call.q.shape[-1] ** -0.5,
+        causal=True,
+        window_size=None if call.window is None else [each or 0 for each in call.window],
+        block_table=call.block_table,
+        fa_version=3,
+        q_descale=factors[0],
+        k_descale=factors[1],
+        v_descale=factors[2],
+        s_aux=call.sinks,
+    )
+    assert isinstance(found, Tensor)
+    return found
+
+
+def measure(name: str, number: int, step: Step, call: Call, given: argparse.Namespace) -> Row:
+    """Time a call, and compare the outputs."""
+    longest, layer, found = max(step.keys), LAYERS[name], dict[str, Tensor]()
+    out = call.out
+    assert out is not None
+
+    def spoil() -> None:
+        out.fill_(math.nan)
+
+    contenders = [Contender(OURS, lambda: as_vllm_calls(call, longest), spoil)]
+    if given.fa3 is not None:
+        contenders.append(Contender(FA3, fa3_run(call, longest, given.fa3), spoil))
+    timings = time_in_turn(
+        contenders,
+        device=call.q.device,
+        repeats=given.repeats,
+        check=lambda who, result: found.update({who: result.float()}),
+    )
+    right, difference = bool(found[OURS].isfinite().all()), None
+    if FA3 in found:
+        difference = float((found[OURS] - found[FA3]).norm() / found[FA3].norm())
+        right &= difference <= layer.tolerance
+    if number % CHECKED == 0:
+        judge = PartJudge(*call[:3], scores=FEWEST_HEADS, **call.keywords())
+        right &= judge.check(found[OURS].bfloat16()).ok
+    us = {who: 1e3 * timing.median_ms for who, timing in timings.items()}
+    sizes = (len(step.keys), sum(step.queries), sum(step.keys))
+    return Row(name, number, *sizes, us=us, difference=difference, right=right)
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """A line for each layer."""
+    lines = []
+    for name in dict.fromkeys(row.layer for row in rows):
+        some = [row for row in rows if row.layer == name]
+        ratios = [row.us[FA3] / row.us[OURS] for row in some if FA3 in row.us]
+        words = f"{name}: {sum(row.right for row in some)} of {len(some)} right"
+        if ratios:
+            most = max(row.difference or 0.0 for row in some)
+            words += (
+                f", {statistics.geometric_mean(ratios):.3f} times as fast as FA3"
+                f" (least {min(ratios):.3f}, {sum(ratio < 0.97 for ratio in ratios)} below 0.97),"
+                f" outputs at most {most:.1e} apart"
+            )
+        lines.append(words)
+    return lines
+
+
+def main() -> None:
+    """Replay the steps and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--fa3", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
+    page, steps = read_steps()
+    pages = 1 + max(max(own) for step in steps for own in step.pages)
+    rows: list[Row] = []
+    for name, layer in LAYERS.items():
+        cache = layer.cache(pages, page, device)
+        for number, step in enumerate(steps):
+            rows.append(measure(name, number, step, call_of(step, layer, cache), given))
+        print(summary([row for row in rows if row.layer == name])[0], flush=True)
+    engine = json.loads(STEPS.read_text())["engine"]
+    facts: dict[str, Any] = describe(device) | {"repeats": given.repeats, "engine": engine}
+    write_record(given.file, facts | {"rows": [asdict(row) for row in rows]})
+
+
+if __name__ == "__main__":
+    main()
