@@ -76,7 +76,7 @@ VARIABLES = {
 
 def api_page() -> str:
     """The whole page."""
-    parts: list[str] = [HEAD]
+    parts: list[str] = [HEAD, contents()]
     known: dict[int, str] = {}
     for module in modules():
         parts.append(f"## `{module.__name__}`\n\n{doc_of(module)}\n")
@@ -86,6 +86,26 @@ def api_page() -> str:
     rows = [[f"`{name}`", VARIABLES[name]] for name in sorted(variables_used())]
     parts.append("## Environment variables\n\n" + "\n".join(table(["name", "what"], rows, left=2)))
     return "\n".join(parts) + "\n"
+
+
+def contents() -> str:
+    """Every module and its names, each with a link to its heading. A heading that another one
+    above has too is not linked."""
+    linked: set[str] = set()
+    lines = []
+    for module in modules():
+        shown = []
+        for name in public_names(module):
+            shown.append(f"`{name}`" if name.lower() in linked else link(name))
+            linked.add(name.lower())
+        lines.append(f"- {link(module.__name__)}: {', '.join(shown)}")
+    lines.append("- [Environment variables](#environment-variables)")
+    return "\n".join(lines) + "\n"
+
+
+def link(name: str) -> str:
+    """A link to the heading `name`."""
+    return f"[`{name}`](#{name.replace('.', '').lower()})"
 
 
 def modules() -> list[ModuleType]:

@@ -18,7 +18,7 @@ from flash_attention_workbench.commands.lazy import LazyCommand
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"
 FINDING = "finding"
-PLANTS = {Path("README.md"): "missing-wait", Path("docs/emulator.md"): "missing-barrier"}
+PLANTS = {Path("docs/emulator.md"): "missing-barrier"}
 """Which planted mistake a document shows."""
 
 

@@ -52,6 +52,7 @@ def simulated_block() -> str:
         f" node of {machine.node}, {machine.far.gb_s:g} GB/s and {machine.far.latency_us:g} us"
         " beyond."
     )
+    told = f"Simulated speed of each schedule by length, on {', '.join(map(str, GPUS))} GPUs"
     return wrap(
         SIMULATED,
         (
@@ -64,7 +65,7 @@ def simulated_block() -> str:
             "",
             *table(["rows", *(f"{gpus} GPUs" for gpus in GPUS)], fastest, left=4),
             "",
-            f"![speed of each schedule by length, on {', '.join(map(str, GPUS))} GPUs]({PLOT})",
+            f"![{told}]({PLOT})",
         ),
     )
 

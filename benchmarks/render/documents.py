@@ -2,8 +2,8 @@
 """Which document shows which results, and the block that each kind of results goes into.
 
 A grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
-docs/ladder.md and docs/backward_ladder.md take what all files together say of every rung, and
-README.md what they say of every workload.
+docs/ladder.md and docs/backward_ladder.md take what all files together say of every rung,
+README.md what they say of every workload, and docs/measuring.md where each was measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.render import api, commands, distributed, masks
+from benchmarks.render import api, commands, distributed, drawings, gpus, masks
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.functions import functions_block
@@ -37,9 +37,12 @@ from benchmarks.render.ledger import (
     points_block,
     profile_block,
 )
+from benchmarks.render.measured import MEASURED, measured_block
 from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
+from benchmarks.render.recorded import RECORDED, recorded_block
 from benchmarks.render.rungs import render_rungs
+from benchmarks.render.sanitizer import SANITIZER, sanitizer_block
 from benchmarks.render.serving import SERVING_PLOT, serving_block
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
@@ -66,9 +69,7 @@ DOCUMENTS = (
     ("README.md", ""),
     ("docs/attention.md", "h200_decode_bf16.json"),
     ("docs/attention.md", "h200_decode_graph_bf16.json"),
-    ("docs/attention.md", "h200_fp8.json"),
     ("docs/attention.md", "h200_hopper_grid_bf16.json"),
-    ("docs/attention.md", "h200_mla.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
@@ -88,17 +89,22 @@ DOCUMENTS = (
     ("docs/distributed.md", "cpu_distributed.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
+    ("docs/emulator.md", "h200_sanitizer.json"),
     ("docs/forward.md", "h200_forward_timed.json"),
     ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
     ("docs/masks.md", "h200_functions.json"),
+    ("docs/measuring.md", ""),
+    ("docs/measurements.md", "h200_fp8.json"),
     ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
     ("docs/measurements.md", "h200_host_cost.json"),
+    ("docs/measurements.md", "h200_mla.json"),
     ("docs/measurements.md", "h200_random_bf16.json"),
     ("docs/measurements.md", "h200_seed_grid.json"),
     ("docs/measurements.md", "h200_hopper_ablations.json"),
     ("docs/measurements.md", "h200_hopper_profile.json"),
+    ("docs/serving.md", "h200_recorded.json"),
     ("docs/serving.md", "h200_serving.json"),
     ("docs/tuning.md", "h200_tuned_bf16.json"),
     ("docs/tuning.md", "h200_tuned_models_bf16.json"),
@@ -119,7 +125,12 @@ def ladder_block(measured: results.Results) -> str:
         f"backend. {_HOW.format(l2='cold')} "
         "The mean over the lengths is harmonic."
     )
-    image = f"![speed of each rung beside FlashAttention-2]({ladder_plot(measured).as_posix()})"
+    best = max(entry.mean_of_fa2 for entry in comparison.entries)
+    told = (
+        f"A bar for each rung of the {measured.pass_} pass: its speed as a share of"
+        f" FlashAttention-2's. The highest is {100 * best:.0f} %"
+    )
+    image = f"![{told}]({ladder_plot(measured).as_posix()})"
     return wrap(ladder_name(measured), (setting, "", *_speeds(comparison), "", image))
 
 
@@ -253,11 +264,15 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
+    if "engine" in record:
+        return replace_block(text, RECORDED, recorded_block(record, _where(record)))
     if record.get("grid") == FUNCTIONS:
         return replace_block(text, FUNCTIONS, functions_block(record, _where(record)))
     row = record["rows"][0]
     if "simulated_ms" in row:
         return replace_block(text, distributed.PROCESSES, distributed.processes_block(record))
+    if "mistake" in row:
+        return replace_block(text, SANITIZER, sanitizer_block(record, _where(record)))
     if "instruction" in row:
         return replace_block(text, CONFORMANCE, conformance_block(record, _where(record)))
     if record.get("grid") == SERVING:
@@ -291,6 +306,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
 def _render_folder(text: str, stored: Sequence[Stored]) -> str:
     if begin(OVERVIEW) in text:
         return replace_block(text, OVERVIEW, overview_block(stored))
+    if begin(MEASURED) in text:
+        return replace_block(text, MEASURED, measured_block(stored, DOCUMENTS))
     pass_ = Pass.BACKWARD if begin(BACKWARD_LADDER) in text else Pass.FORWARD
     return render_rungs(text, stored, pass_)
 
@@ -330,10 +347,12 @@ def write_reference() -> None:
     for document, name, block in (
         (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
         (distributed.DOCUMENT, distributed.SIMULATED, distributed.simulated_block()),
+        (gpus.DOCUMENT, gpus.GPUS, gpus.gpus_block()),
         (masks.DOCUMENT, masks.PICTURES, masks.pictures_block()),
         *((page, commands.FINDING, commands.finding_block(page)) for page in commands.PLANTS),
     ):
         document.write_text(replace_block(document.read_text(), name, block))
+    drawings.write_drawings()
     picture = distributed.DOCUMENT.parent / distributed.PLOT
     plot.save(distributed.simulated_figure(), picture)
 

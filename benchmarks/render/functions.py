@@ -82,7 +82,8 @@ def _notes(rows: Iterable[FunctionRow]) -> Iterator[str]:
             yield f"{KINDS[row.function].words}: {row.note}."
         if FLEX in row.refused:
             what = f"{KINDS[row.function].words}, d {row.d}, {row.seq:,} rows"
-            yield f"No {NAMES[FLEX]} for {what}, {row.measured.lower()}: {row.refused[FLEX]}."
+            why = row.refused[FLEX].partition(". ")[0]
+            yield f"No {NAMES[FLEX]} for {what}, {row.measured.lower()}: {why}."
 
 
 def _plans(stored: FunctionsRecord) -> list[str]:

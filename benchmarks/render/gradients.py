@@ -42,7 +42,8 @@ def gradients_block(name: str, record: Mapping[str, Any], where: str, plot: str 
         for m in gradient_means(rows)
     ]
     header = ["ours", "beside", "points", "geometric mean", "least", "at"]
-    image = () if plot is None else ("", f"![speed of {measured.words} by length]({plot})")
+    told = f"TFLOP/s of {measured.words} by length, ours and the peers, for each d and mask"
+    image = () if plot is None else ("", f"![{told}]({plot})")
     speeds = grid_table(rows) if is_plain(rows) else point_table(rows)
     return wrap(name, (setting, "", *speeds, "", *table(header, means, left=2), *image))
 
@@ -80,7 +81,8 @@ def curves_block(record: Mapping[str, Any], where: str) -> str:
         f" steps, runs of one kind differ by up to {found['run_to_run']:.5f}, and ours leaves the"
         f" range of the others' runs by at most {found['beyond']:.5f}: {verdict} the spread."
     )
-    image = f"![loss by step with each attention]({CURVES_PLOT})"
+    told = "The loss by step of runs with each attention, and how far each is from the mean of all"
+    image = f"![{told}]({CURVES_PLOT})"
     return wrap(CURVES, (setting, "", *table(header, lines, left=1), "", image))
 
 

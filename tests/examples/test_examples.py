@@ -16,10 +16,19 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE = 300  # seconds
 SAYS = {
     "context_parallel.py": ("2 calls of attention in a step were computed here", "after 10 steps"),
+    "cuda_graph_decoding.py": (
+        "[306, 23, 206, 11] keys",
+        "the last step agrees with attention over each sequence alone",
+    ),
     "custom_config.py": (
         "(FP16, 64, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax",
         "refused: ",
         "swizzled=True: 0 bank conflicts",
+    ),
+    "drop_in.py": (
+        "flash_attn_func: (2, 128, 4, 64), gradients of q, k and v: True",
+        "178 of 256 rows were computed, as each sequence alone",
+        "('flash_attn', 3)",
     ),
     "inference.py": ("log-sum-exp", "chosen by", "output      right"),
     "paged_decoding.py": (
@@ -36,6 +45,7 @@ SAYS = {
     "switch_transformers.py": ("('transformers', 2) ('flash_attn', 8)",),
     "switch_vllm.py": ("('flash_attn', 1) (9, 4, 64)",),
     "train_long_documents.py": ("the last plan: rows: 512, documents: ", "after 40 steps"),
+    "training_step.py": ("a second run has the same losses and gradients, to the last bit",),
     "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
 }
 

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.render import api, commands, documents, masks
+from benchmarks.render import api, commands, documents, drawings, gpus, masks
 from benchmarks.render.blocks import begin, end, marked_block, replace_block
+from benchmarks.render.measured import MEASURED, measured_block
 from benchmarks.render.overview import OVERVIEW, WORKLOADS, overview_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.bench.results import load, save
-from flash_attention_workbench.bench.stored import Stored
+from flash_attention_workbench.bench.stored import Stored, read_folder
 from tests.workbench.bench.made_up import made_up_results
 from tests.workbench.bench.made_up_grid import made_up_grid
 
@@ -153,7 +155,8 @@ def test_the_documents_show_the_stored_measurements() -> None:
 def test_rendering_all_that_is_stored_changes_no_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references = [page.DOCUMENT.as_posix() for page in (api, commands, masks)]
+    pages = (api, commands, drawings, gpus, masks)
+    references = [page.DOCUMENT.as_posix() for page in pages]
     names = sorted({*references, *(document for document, _ in documents.DOCUMENTS)})
     for document in names:
         copy = tmp_path / document
@@ -183,7 +186,20 @@ def test_the_overview_has_a_line_for_every_workload() -> None:
     assert "Measured on: Some GPU. The speed is a multiple" in block
     lines = [line for line in block.splitlines() if line.startswith("| ")][2:]
     assert len(lines) == len(WORKLOADS)
-    assert all(line.endswith("| 2 | 1.00 | 0.50 to 2.00 |") for line in lines)
+    assert all(line.endswith("| vLLM's | 01234567 | 2 | 1.00 | 0.50 to 2.00 |") for line in lines)
+    assert "| upstream's | e99bba11 | 36 |" in overview_block(read_folder(RESULTS))
+
+
+def test_every_shown_measurement_says_where_it_was_made_and_beside_whose_fa3() -> None:
+    page = (ROOT / "docs" / "measuring.md").read_text()
+    block = marked_block(page, MEASURED)
+    assert block == measured_block(read_folder(RESULTS), documents.DOCUMENTS)
+    for file in {stored for _, stored in documents.DOCUMENTS if (RESULTS / stored).is_file()}:
+        assert f"| `{file}` |" in block
+    builds = dict(re.findall(r"^\| `h200_(\w+)\.json` .*\| ([^|]*) \|$", block, re.M))
+    assert builds["serving"] == builds["varlen_bf16"] == "vLLM's"
+    assert builds["mla"] == builds["decode_bf16"] == builds["training_bf16"] == "upstream's"
+    assert builds["functions"] == builds["fp8"] == ""
 
 
 def test_a_grid_is_plotted_beside_the_document_that_shows_it(tmp_path: Path) -> None:

@@ -75,3 +75,14 @@ def test_every_command_is_there_with_its_options() -> None:
     assert "### `flash-attention inspect CONFIG`" in block
     assert "| `--causal`, `--full` |  | only this mask |" in block
     assert "| `--grid` | `quick` | shapes to time: seed or quick |" in block
+
+
+def test_the_contents_lead_to_the_first_heading_of_a_name() -> None:
+    page = api.api_page()
+    headings = [text.lower() for text in re.findall(r"^##+ `?([^`\n]+)`?$", page, re.M)]
+    for text, anchor in re.findall(r"\[`([^`]+)`\]\(#(\w+)\)", api.contents()):
+        first = next(one for one in headings if one.replace(".", "") == anchor)
+        assert first == text.lower()
+    for name in flash_attention.__all__:
+        if callable(getattr(flash_attention, name)):
+            assert f"`{name}`" in api.contents()
