@@ -48,6 +48,16 @@ struct Bf16 {
 
 namespace fa {
 
+// Columns 16 n to 16 n + 15 of an accumulator's 16 rows as the A operand of a product. Both have one lane map.
+template <class DType, int Fragments>
+__device__ void pack_operand(u32 (&pairs)[4], const float (&rows)[Fragments][4], int n) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float (&x)[4] = rows[2 * n + e / 2];
+    pairs[e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
+  }
+}
+
 // The m16n8k16 product of each data type.
 template <class DType>
 __device__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);

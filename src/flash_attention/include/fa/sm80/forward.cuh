@@ -8,6 +8,7 @@
 #include <fa/attn/kv_order.cuh>
 #include <fa/attn/row_end.cuh>
 #include <fa/attn/softmax.cuh>
+#include <fa/dtype.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm80/function.cuh>
@@ -209,15 +210,11 @@ class Block {
       ptx::ldmatrix_x4(q_regs_[i][d], q_lane_.at(16 * i, 2 * d));
   }
 
-  // Columns 16 n .. 16 n + 15 of P as the A operand: the accumulator's lane map is the operand's.
+  // Columns 16 n .. 16 n + 15 of P as the A operand.
   __device__ void convert_p(u32 (&p)[kWarpRows / 16][4], int n) const {
 #pragma unroll
     for (int i = 0; i < kWarpRows / 16; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&s)[4] = s_acc_.v[i][2 * n + e / 2];
-        p[i][e] = DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1]);
-      }
+      pack_operand<DType>(p[i], s_acc_.v[i], n);
       dropped_[i].clear(p[i], n);
     }
   }

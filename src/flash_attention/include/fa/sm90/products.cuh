@@ -84,16 +84,11 @@ struct Products {
     ptx::wgmma_wait<Pending>();
   }
 
-  // The accumulator has the same lane map as the operand.
   template <int Keys>
   static __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) {
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
+      pack_operand<DType>(p.step[n], s.v[0], n);
       p.dropped.clear(p.step[n], n);
     }
   }

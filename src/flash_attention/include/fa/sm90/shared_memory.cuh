@@ -159,6 +159,23 @@ __device__ void post_tile(Mail mail, const Tile& tile, const attn::Sequence& seq
   ptx::mbarrier_arrive(mail.full);
 }
 
+// One thread posts all tiles of this CTA. load(tile) finds the tile's sequence and its parity.
+template <class Config, class Load>
+__device__ void post_tiles(Mail mail, const ForwardKernelArgs& args, attn::Sequence& sequence,
+                           u32& parity, Load load) {
+  typename Config::TileOrder::template Walk<Config> walk(args);
+  Tile tile;
+  for (bool more = walk.next(tile); more; more = walk.next(tile)) {
+    sequence = Config::Lengths::sequence(args, tile.batch);
+    post_tile<Config>(mail, tile, sequence, parity);
+    walk.request();
+    load(tile);
+    parity ^= 1;
+  }
+  post_tile<Config>(mail, kNoMoreTiles, sequence, parity);
+  walk.finish();
+}
+
 template <class Config>
 __device__ attn::Sequence read_sequence(Mail mail, const ForwardKernelArgs& args, int batch) {
   if constexpr (!Config::Lengths::kPerBatch) {

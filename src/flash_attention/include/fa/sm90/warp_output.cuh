@@ -4,6 +4,7 @@
 #include <fa/attn/row_end.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
+#include <fa/dtype.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/tile.cuh>
@@ -157,11 +158,7 @@ __device__ void stage_and_store(const WarpOutput<Config>& warp,
 #pragma unroll
   for (int d = 0; d < Config::kDHead / 16; ++d) {
     u32 pairs[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float (&x)[4] = warp.o.v[0][2 * d + e / 2];
-      pairs[e] = Config::DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-    }
+    pack_operand<typename Config::DType>(pairs, warp.o.v[0], d);
     ptx::stmatrix_x4(staged.chunk(first + lane_id() % 16, 2 * d + lane_id() / 16), pairs);
   }
   ptx::fence_proxy_async();  // TMA sees what this lane wrote

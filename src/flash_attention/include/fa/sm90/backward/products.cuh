@@ -4,6 +4,7 @@
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/backward_args.cuh>
+#include <fa/dtype.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/shared_memory.cuh>
@@ -80,15 +81,9 @@ struct Products {
     ptx::wgmma_wait<Pending>();
   }
 
-  // The accumulator has the same lane map as the operand.
   static __device__ void convert(Pairs& p, const Scores& s) {
 #pragma unroll
-    for (int n = 0; n < Config::kBR / 16; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
+    for (int n = 0; n < Config::kBR / 16; ++n) pack_operand<DType>(p.step[n], s.v[0], n);
   }
   // P, which the rounding of a large log-sum-exp may have made more than 1.
   static __device__ void convert_probabilities(Pairs& p, const Scores& s) {

@@ -20,17 +20,8 @@ class Producer {
       : smem_(smem), maps_(maps), args_(args) {}
 
   __device__ void run() {
-    typename Config::TileOrder::template Walk<Config> walk(args_);
-    Tile tile;
-    for (bool more = walk.next(tile); more; more = walk.next(tile)) {
-      sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
-      walk.request();
-      load(tile);
-      tile_parity_ ^= 1;
-    }
-    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
-    walk.finish();
+    post_tiles<Config>(smem_.mail(), args_, sequence_, tile_parity_,
+                       [this](const Tile& tile) { load(tile); });
   }
 
  protected:

@@ -2,6 +2,7 @@
 // The product with V of a warpgroup that has half of O's columns, and how P gets to it. Each warp holds 16
 // rows of S and P, and of its half of O.
 #pragma once
+#include <fa/dtype.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/split_v/shared_memory.cuh>
 
@@ -46,15 +47,9 @@ struct ValueProducts {
     ptx::wgmma_wait<Pending>();
   }
 
-  // The accumulator has the same lane map as the operand.
   static __device__ void convert(Weights& p, const Scores& s) {
 #pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
+    for (int n = 0; n < kKeySteps; ++n) pack_operand<DType>(p.step[n], s.v[0], n);
   }
 
   // Writes a warp's rows of P, which start at `row` of the tile.

@@ -2,6 +2,7 @@
 // The six products of a warpgroup and its registers. Each warp holds 16 rows of S, P, O and their tangents.
 #pragma once
 #include <fa/core.cuh>
+#include <fa/dtype.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/shape.cuh>
 
@@ -54,15 +55,9 @@ struct Products {
     ptx::wgmma_wait<Pending>();
   }
 
-  // The accumulator has the same lane map as the operand.
   static __device__ void convert(Weights& p, const Scores& s) {
 #pragma unroll
-    for (int n = 0; n < Config::kBC / 16; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
+    for (int n = 0; n < Config::kBC / 16; ++n) pack_operand<DType>(p.step[n], s.v[0], n);
   }
 
  private:

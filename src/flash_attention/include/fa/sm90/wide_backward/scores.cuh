@@ -3,6 +3,7 @@
 // columns, which warpgroup 0 loads. Two more have 64 queries each; S, P in 16 bits and dP take turns in
 // their registers. P^T and dS^T leave for the workspace, in panels of 64 keys and 64 queries.
 #pragma once
+#include <fa/dtype.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
@@ -92,7 +93,7 @@ class ScoreConsumer {
       if constexpr (Config::kSlopes > 0) keep_slopes(n);
       exponentials(n, lse);
       u32 p[4];
-      convert(p, n);
+      pack_operand<DType>(p, x_.v[0], n);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         p[e] = DType::at_most_one(p[e]);  // which the rounding of a large lse may have made more
@@ -140,7 +141,7 @@ class ScoreConsumer {
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
       u32 ds[4];
-      convert(ds, n);
+      pack_operand<DType>(ds, x_.v[0], n);
       write(ds, n);
     }
     store_panels(tile, 0);
@@ -162,14 +163,6 @@ class ScoreConsumer {
         for (int e = 0; e < 2; ++e)
           if (8 * j + e >= end || (Config::Mask::kHasStart && 8 * j + e < first))
             x_.v[0][j][2 * h + e] = value;
-    }
-  }
-
-  __device__ void convert(u32 (&pairs)[4], int n) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float (&x)[4] = x_.v[0][2 * n + e / 2];
-      pairs[e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
     }
   }
 
