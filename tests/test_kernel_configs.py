@@ -140,9 +140,25 @@ def test_the_sets_of_the_backward_pass() -> None:
 
 
 def test_a_rung_is_one_of_the_ladder_of_its_pass() -> None:
-    for pass_ in Pass:
+    for pass_ in (Pass.FORWARD, Pass.BACKWARD):
         third = as_kernel_config("rung:3", dtype=DType.BF16, d_head=64, pass_=pass_)
         assert third == get_ladder(DType.BF16, 64, pass_=pass_)[2].config
     last = len(get_ladder(pass_=Pass.BACKWARD))
     with pytest.raises(UnsupportedError, match=f"no rung 29; the ladder has rungs 1 to {last}"):
         as_kernel_config("rung:29", pass_=Pass.BACKWARD)
+    with pytest.raises(KernelConfigError, match="the tangent pass has no ladder"):
+        as_kernel_config("rung:3", pass_=Pass.TANGENT)
+
+
+def test_the_sets_of_a_pass_without_a_ladder() -> None:
+    chosen = get_kernel_progression_configs(SM90, Pass.TANGENT)
+    assert [cfg.short_form() for cfg in chosen] == [
+        "hopper_tangent(FP16, 64, 2, 96, 2): dynamic_32",
+        "hopper_tangent(FP16, 128, 2, 64, 2): dynamic_32",
+        "hopper_tangent(BF16, 64, 2, 96, 2): lazy_8+dynamic_32",
+        "hopper_tangent(BF16, 128, 2, 64, 2): lazy_8+dynamic_32",
+    ]
+    assert get_kernel_progression_configs(ARCHES["sm_80"], Pass.TANGENT) == []
+    space = get_autotuning_kernel_configs(SM90, Pass.TANGENT)
+    assert set(chosen) < set(space)
+    assert get_kernel_configs("all", SM90, Pass.TANGENT) == sorted(space, key=sort_key)

@@ -23,7 +23,7 @@ LADDERS = [(dtype, d_head) for dtype in DType for d_head in (64, 128)]
 FLASH_RUNGS = 16
 
 
-@pytest.mark.parametrize("pass_", Pass)
+@pytest.mark.parametrize("pass_", [Pass.FORWARD, Pass.BACKWARD])
 @pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
 def test_adjacent_rungs_differ_in_exactly_one_field(dtype: DType, d_head: int, pass_: Pass) -> None:
     rungs = get_ladder(dtype, d_head, pass_=pass_)
@@ -81,7 +81,7 @@ def test_the_backward_ladder_has_both_families_and_ends_with_a_causal_rung(
 
 
 @pytest.mark.parametrize("d_head", [64, 128])
-@pytest.mark.parametrize("pass_", Pass)
+@pytest.mark.parametrize("pass_", [Pass.FORWARD, Pass.BACKWARD])
 def test_rungs_have_names_and_ideas_of_their_own(pass_: Pass, d_head: int) -> None:
     rungs = get_ladder(d_head=d_head, pass_=pass_)
     assert len({rung.name for rung in rungs}) == len({rung.idea for rung in rungs}) == len(rungs)

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_leaves
 
-from flash_attention import UnsupportedError, attention
+from flash_attention import KernelConfigError, UnsupportedError, attention
 from flash_attention.call.call import Call
 from flash_attention.reference.composite import attention_by_composition
 from flash_attention.reference.judge import ERROR_FACTOR
@@ -69,6 +69,10 @@ def gradient_of_tangent(attend: Attend, given: list[Tensor]) -> Any:
     return grad(lambda q: along_q(attend, given, q)[1].square().sum())(given[0])
 
 
+def gradient_inside_of_transforms(attend: Attend, given: list[Tensor]) -> Any:
+    return grad(lambda q: along_q(attend, given, q)[0].square().sum())(given[0])
+
+
 def gradient_of_output(attend: Attend, given: list[Tensor]) -> Any:
     """As in consistency models, whose target has the tangent and no gradient."""
     leaves = [t.clone().requires_grad_() for t in given[:3]]
@@ -97,6 +101,7 @@ COMPOSITIONS: dict[str, Callable[[Attend, list[Tensor]], Any]] = {
     "vmap of jvp": vmap_of_jvp,
     "jvp of vmap": jvp_of_vmap,
     "gradient of the output": gradient_of_output,
+    "gradient inside of transforms": gradient_inside_of_transforms,
     "gradient of the tangent": gradient_of_tangent,
     "tangent of the gradient": tangent_of_gradient,
     "tangent of the tangent": second_tangent,
@@ -105,7 +110,10 @@ COMPOSITIONS: dict[str, Callable[[Attend, list[Tensor]], Any]] = {
         lambda q: of_queries(attend, small(given))(q).square().sum()
     )(small(given)[0]),
 }
-BY_KERNEL = ["jvp", "jvp of q alone", "vmap of jvp", "jvp of vmap", "gradient of the output"]
+BY_KERNEL = [
+    *("jvp", "jvp of q alone", "vmap of jvp", "jvp of vmap"),
+    *("gradient of the output", "gradient inside of transforms"),
+]
 REFUSED = [
     "gradient of the tangent",
     "tangent of the gradient",
@@ -250,7 +258,6 @@ def test_the_tangent_of_the_kernel_is_not_differentiable() -> None:
         ({"mask": lambda b, h, q, k: q >= k}, "a tangent and a score or mask function is given"),
         ({"return_max": True}, "a tangent and return_max is given"),
         ({"split_keys": 64}, "a tangent and split_keys is given"),
-        ({"config": "rung:26"}, "a tangent and config is given"),
         ({"window": 5}, "window is 5; pass a tuple"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
@@ -266,6 +273,36 @@ def test_what_has_no_tangent_is_refused(
         jvp(lambda q: attention(q, k, v, **moved), (q,), (q,))
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("rung:26", "the tangent pass has no ladder; pass a kernel config"),
+        (
+            "hopper(BF16, 64, 2, 128, 2): tma+specialised",
+            "a config of the forward pass; pass a HopperTangentKernelConfig",
+        ),
+        ("hopper_tangent(BF16, 64, 3, 96, 2): lazy_8+dynamic_32", "3 consumers has 160"),
+        ("tangent", "the form is 'hopper_tangent"),
+    ],
+)
+def test_a_config_that_computes_no_tangent_is_refused(config: str, message: str) -> None:
+    q, k, v, *_ = halves("cpu")
+    with pytest.raises(KernelConfigError, match=message):
+        jvp(lambda q: attention(q, k, v, config=config), (q,), (q,))
+
+
+def test_a_config_is_emulated_on_the_cpu() -> None:
+    given, small = halves("cpu"), "hopper_tangent(BF16, 64, 2, 16, 1): one_each"
+    by_config = partial(attention, causal=True, config=small)
+    (one, tangent), (exact, moved) = (
+        jvp(attend, tuple(given[:3]), tuple(given[3:])) for attend in (by_config, in_double)
+    )
+    torch.testing.assert_close(one.double(), exact, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(tangent.double(), moved, rtol=0.02, atol=0.1)
+    with pytest.raises(KernelConfigError, match="a config of the tangent pass; pass a Flash"):
+        by_config(*given[:3])
+
+
 def test_shapes_that_do_not_fit_are_named() -> None:
     q, k, v, *_ = doubles()
     with pytest.raises(UnsupportedError, match="q has 2 heads, k and v have 3"):
@@ -275,10 +312,10 @@ def test_shapes_that_do_not_fit_are_named() -> None:
 def test_strict_mode_refuses_what_the_gpu_would(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, *_ = halves("cpu")
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
-    with pytest.raises(UnsupportedError, match="this is sm_80, and its kernel needs sm_90"):
+    with pytest.raises(UnsupportedError, match="on sm_80: a kernel for tangents needs sm_90"):
         jvp(lambda q: attention(q, k, v), (q,), (q,))
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_90")
     jvp(lambda q: attention(q, k, v), (q,), (q,))
     wide = torch.zeros(1, 9, 1, 136, dtype=torch.bfloat16)
-    with pytest.raises(UnsupportedError, match="q has d_head 136 and v 136, and its kernel takes"):
+    with pytest.raises(UnsupportedError, match="tangents have head dimensions up to 128"):
         jvp(lambda q: attention(q, wide, wide), (wide,), (wide,))

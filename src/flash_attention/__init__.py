@@ -25,6 +25,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.tangent.config import HopperTangentKernelConfig
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
@@ -53,6 +54,7 @@ __all__ = [
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
     "HopperMlaKernelConfig",
+    "HopperTangentKernelConfig",
     "HopperWideKernelConfig",
     "KernelConfig",
     "KernelConfigError",

@@ -15,6 +15,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
+from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.call.tensors import TensorView
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, is_config
@@ -35,6 +36,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.tangent.config import HopperTangentKernelConfig
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.families.values import Violation, smallest_holding
 from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
@@ -46,6 +48,7 @@ __all__ = [
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
     "HopperMlaKernelConfig",
+    "HopperTangentKernelConfig",
     "HopperWideKernelConfig",
     "KernelConfig",
     "TileOrder",
@@ -125,7 +128,10 @@ def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:
 def get_kernel_progression_configs(
     arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
 ) -> list[KernelConfig]:
-    """Return the rungs of a pass that run on `arch`, for all data types and head dimensions."""
+    """Return the rungs of a pass that run on `arch`, for all data types and head dimensions. Of a
+    pass without rungs, return what heuristics choose for usual problems."""
+    if not pass_.has_ladder:
+        return chosen_configs(arch, pass_)
     return [
         rung.config
         for d_head in LADDER_D_HEADS
@@ -180,8 +186,9 @@ def usual_problems(pass_: Pass) -> Iterator[Problem]:
         sizes = (TOKENS // length, length, length, HEADS, HEADS)
         element = dtype.to_torch_dtype()
         for d in (*USUAL_D_HEADS, WIDEST_D_HEAD):
-            if pass_ is Pass.BACKWARD:
-                yield BackwardProblem(*sizes, d, d, element, d**-0.5, causal)
+            if pass_ is not Pass.FORWARD:
+                of_pass = BackwardProblem if pass_ is Pass.BACKWARD else TangentProblem
+                yield of_pass(*sizes, d, d, element, d**-0.5, causal)
                 continue
             yield Problem(*sizes, d, d, element, d**-0.5, causal)
             if d in USUAL_D_HEADS:

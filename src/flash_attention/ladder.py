@@ -197,6 +197,11 @@ def get_ladder(
             " config instead",
             rule="d_head",
         )
+    if not pass_.has_ladder:
+        raise KernelConfigError(
+            f"the {pass_.value} pass has no ladder; pass a kernel config instead of a rung",
+            rule="ladder",
+        )
     if pass_ is Pass.BACKWARD:
         return _backward_rungs(dtype, d_head)
     flash = _flash_rungs(dtype, d_head, n_heads)

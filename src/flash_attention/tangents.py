@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import Function, forward_ad
 
 from flash_attention.autograd import compute_recorded, differentiated, is_transformed
@@ -22,18 +24,18 @@ from flash_attention.call.options import check_options, check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import results
 from flash_attention.call.strict import strict_arch
-from flash_attention.call.tangent_call import TangentCall, check_has_tangent
+from flash_attention.call.tangent_call import TangentCall, TangentProblem, check_has_tangent
 from flash_attention.call.tensors import (
     TensorView,
     check_shapes,
     has_tangent,
     refuse_second_tangent,
 )
+from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
-from flash_attention.families.sm90.tangent.recipe import check_runs
+from flash_attention.launch.compute import compute_tangent
 from flash_attention.launch.preparation import Outputs
-from flash_attention.launch.tangent import tangent_by_kernel
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
 from flash_attention.reference.composite import attention_by_composition
 
@@ -48,17 +50,18 @@ def compute_in_forward_mode(
     check_switch("validate", validate)
     by_torch = config is None and call.q.is_cpu
     if has_tangents or _is_batched(call) or (by_torch and not _lacks_tangent(call)):
-        _check(call, config)
+        check_has_tangent(call)
         if by_torch:
+            _check_as_a_plan(call)
             return _asked(call, *attention_by_composition(call))
-        return with_tangents_by_kernel(call, backward)
+        return with_tangents_by_kernel(call, config, backward)
     # Other transforms hide tangents, which are found below them.
     return compute_recorded(call, config, validate, backward)
 
 
 def _is_batched(call: Call) -> bool:
     """Whether torch.vmap is the innermost transform, which hides tangents."""
-    return any(map(torch._C._functorch.is_batchedtensor, call[:3]))
+    return any(map(_functorch.is_batchedtensor, call[:3]))
 
 
 def _lacks_tangent(call: Call) -> bool:
@@ -69,37 +72,55 @@ def _lacks_tangent(call: Call) -> bool:
     return False
 
 
-def _check(call: Call, config: GivenConfig | None) -> None:
-    check_has_tangent(call)
-    if config is not None:
-        raise UnsupportedError(
-            "a tensor has a tangent and config is given, and the kernel that computes tangents has"
-            " no config; leave it out"
-        )
+def _check_as_a_plan(call: Call) -> None:
+    """Check a call that torch computes as the plan of a kernel is checked."""
     check_options(call)
     named = zip("qkv", call[:3], strict=True)
     q, k, v = (TensorView(name, tuple(t.shape), (), t.dtype, t.device) for name, t in named)
     check_shapes(q, k, v)
-    if call.q.is_cpu and (arch := strict_arch()) is not None:
-        check_runs(Problem.of(call), arch)
+    if (arch := strict_arch()) is not None:
+        select_config(TangentProblem.of_pass(Problem.of(call)), arch)
 
 
 def _asked(call: Call, out: Tensor, lse: Tensor) -> Outputs:
     return results(out, lse if call.return_lse else None, None)
 
 
-def with_tangents_by_kernel(call: Call, backward: BackwardOptions = NO_BACKWARD_OPTIONS) -> Outputs:
+def with_tangents_by_kernel(
+    call: Call,
+    config: GivenConfig | None = None,
+    backward: BackwardOptions = NO_BACKWARD_OPTIONS,
+) -> Outputs:
     """Run a call with tangents by the kernel that computes both, which is emulated on the CPU."""
+    options = _Options(call[4:], config, backward)
     if _is_batched(call):
         run: Callable[..., Any] = _BelowVmap.apply
-        return _asked(call, *run(*call[:3], _Options(call[4:], backward)))
+        return _asked(call, *run(*call[:3], options))
     duals = [forward_ad.unpack_dual(tensor) for tensor in call[:3]]
     tangents = (torch.zeros_like(t.primal) if t.tangent is None else t.tangent for t in duals)
-    apply: Callable[..., Any] = _WithTangent.apply
-    options = _Options(call[4:], backward)
-    out, lse, *of_results = apply(*(t.primal for t in duals), *tangents, options)
+    out, lse, *of_results = _below_jvp([*(t.primal for t in duals), *tangents], options)
     made = (forward_ad.make_dual(t, d) for t, d in zip((out, lse), of_results, strict=True))
     return _asked(call, *made)
+
+
+def _below_jvp(tensors: Sequence[Tensor], options: _Options) -> tuple[Tensor, ...]:
+    """Run a call whose tangents are arguments. If torch.func.jvp is the innermost transform, it has
+    no part in that, and its rule for functions would take over a millisecond."""
+    layer = _functorch.peek_interpreter_stack()
+    if layer is None or layer.key() != _functorch.TransformType.Jvp:
+        return _recorded(tensors, options)
+    level = layer.level()
+    with retrieve_current_functorch_interpreter().lower():
+        found = _recorded([_functorch._unwrap_for_grad(t, level) for t in tensors], options)
+    return tuple(_functorch._wrap_for_grad(t, level) for t in found)
+
+
+def _recorded(tensors: Sequence[Tensor], options: _Options) -> tuple[Tensor, ...]:
+    apply: Callable[..., Any] = _WithTangent.apply
+    if not is_transformed():  # then nobody asks for the signature of a function
+        apply = super(Function, _WithTangent).apply
+    found: tuple[Tensor, ...] = apply(*tensors, options)
+    return found
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,7 @@ class _Options:
     """A call without q, k, v and `out`. torch.func takes it as one argument, and not as many."""
 
     of_call: tuple[Any, ...]
+    config: GivenConfig | None
     backward: BackwardOptions
 
 
@@ -124,7 +146,8 @@ class _WithTangent(Function):
         options: _Options,
     ) -> tuple[Tensor, ...]:
         call = Call(q, k, v, None, *options.of_call)
-        return tuple(tangent_by_kernel(TangentCall(call, q_tangent, k_tangent, v_tangent)))
+        asked = TangentCall(call, q_tangent, k_tangent, v_tangent)
+        return tuple(compute_tangent(asked, options.config))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -173,7 +196,8 @@ class _BelowVmap(Function):
         options: _Options = inputs[3]
         q, k, v = _as_one_batch(info, in_dims, inputs[:3])
         call = Call(q, k, v, None, *options.of_call).with_lse()
-        return _of_elements(info, with_tangents_by_kernel(call, options.backward))
+        found = with_tangents_by_kernel(call, options.config, options.backward)
+        return _of_elements(info, found)
 
 
 def _as_one_batch(info: Any, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:

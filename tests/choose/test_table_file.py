@@ -14,7 +14,7 @@ from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import SCHEMA, load_table, save_table
 from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.tune.candidates import heuristic
-from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
+from tests.workbench.tune.made_up import SM90, dense, dense_backward, dense_tangent, entry
 
 PROBLEMS = [dense(512), dense(1024, causal=True)]
 TABLE = Table("NVIDIA H200").with_entries(entry(p, heuristic(p, SM90)) for p in PROBLEMS)
@@ -81,24 +81,26 @@ BACKWARD = [
     dense_backward(512, wanted=Wanted(dq=False)),
     dense_backward(1024, causal=True, deterministic=True),
 ]
-BOTH = TABLE.with_entries(entry(p, heuristic(p, SM90)) for p in BACKWARD)
+TANGENT = dense_tangent(512)
+EVERY = TABLE.with_entries(entry(p, heuristic(p, SM90)) for p in (TANGENT, *BACKWARD))
 
 
-def test_entries_of_both_passes_are_in_one_table(tmp_path: Path) -> None:
-    save_table(BOTH, tmp_path / "table.json")
-    assert load_table(tmp_path / "table.json") == BOTH
-    assert [e.problem for e in BOTH.entries] == [*sorted(PROBLEMS), *sorted(BACKWARD)]
+def test_entries_of_all_passes_are_in_one_table(tmp_path: Path) -> None:
+    save_table(EVERY, tmp_path / "table.json")
+    assert load_table(tmp_path / "table.json") == EVERY
+    assert [e.problem for e in EVERY.entries] == [*sorted(PROBLEMS), *sorted(BACKWARD), TANGENT]
     data = json.loads((tmp_path / "table.json").read_text())
-    assert [e["problem"].get("pass") for e in data["entries"]] == [None] * 2 + ["backward"] * 3
-    wanted = [e["problem"]["wanted"] for e in data["entries"][2:]]
+    passes = [None] * 2 + ["backward"] * 3 + ["tangent"]
+    assert [e["problem"].get("pass") for e in data["entries"]] == passes
+    wanted = [e["problem"]["wanted"] for e in data["entries"][2:5]]
     assert sorted(wanted) == [["dk", "dv"], ["dq", "dk", "dv"], ["dq", "dk", "dv"]]
 
 
 @pytest.mark.parametrize(
     ("within", "change", "said"),
     [
-        ("problem", {"pass": "sideways"}, "pass is 'sideways'; it is 'backward', or left out"),
-        ("problem", {"pass": []}, r"pass is \[\]; it is 'backward', or left out"),
+        ("problem", {"pass": "sideways"}, "pass is 'sideways'; it is 'backward' or 'tangent', or"),
+        ("problem", {"pass": []}, r"pass is \[\]; it is 'backward' or 'tangent', or"),
         ("problem", {"pass": ...}, "unknown field 'deterministic'"),
         (
             "problem",

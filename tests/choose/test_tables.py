@@ -28,11 +28,12 @@ from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
+    HopperTangentKernelConfig,
     KernelConfig,
     config_for,
 )
 from flash_attention.launch import use
-from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
+from tests.workbench.tune.made_up import SM90, dense, dense_backward, dense_tangent, entry
 
 PROBLEM = dense(4096)
 HEURISTIC = select_config(PROBLEM.problem, SM90)
@@ -334,3 +335,15 @@ def test_a_choice_says_that_a_table_made_it() -> None:
     assert by_table.reason.startswith("measured for this problem")
     without = rules.choose(PROBLEM.problem, Setting(SM90, 132))
     assert (without.config, without.rule) == (HEURISTIC, Rule.HEURISTIC)
+
+
+def test_a_table_chooses_the_kernel_of_a_tangent() -> None:
+    problem = dense_tangent(4096)
+    own = select_config(problem.problem, SM90)
+    assert isinstance(own, HopperTangentKernelConfig)
+    faster = replace(own, B_c=48, stages=3)
+    use_table(Table(H200).with_entries([entry(problem, faster, heuristic=own)]))
+    assert choose_from_tables(problem.problem, ON_H200).config == faster
+    near = replace(problem, seq_k=5000, seq_q=5000)
+    assert choose_from_tables(near.problem, ON_H200).config == faster
+    assert "no entry has this data type" in choose_from_tables(dense(4096).problem, ON_H200).reason

@@ -144,7 +144,7 @@ def test_other_lengths_are_neither_checked_nor_chosen_for_again(
 
     first, *others = sorted((made() for _ in range(12)), key=longest)
     models = [plan_for(call, config) for call in (first, others.pop())]  # of few rows, and of many
-    for each in ("choose", "check_call", "check_backward_call"):
+    for each in ("choose", "check_any_call"):
         monkeypatch.setattr(plan, each, forbidden)
     monkeypatch.setattr(Launcher, "__init__", forbidden)
     for call in others:

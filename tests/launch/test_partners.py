@@ -161,7 +161,7 @@ def test_new_lengths_make_no_plan_and_their_kernels_read_what_is_theirs(
     for lengths in ([70, 30], [34, 9]):  # of many rows, and of few
         given = leaves(sum(lengths))
         step(given, torch.randn_like(given[0]), **packed(lengths))
-    for name in ("choose", "check_call", "check_backward_call"):
+    for name in ("choose", "check_any_call"):
         monkeypatch.setattr(plan, name, forbidden)
     monkeypatch.setattr(Launcher, "__init__", forbidden)
     for lengths in ([5, 9, 200], [64] * 6, [5, 9, 200], [33]):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import ClassVar
@@ -17,7 +18,8 @@ from flash_attention.call.checks import check_call
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import DTYPES
+from flash_attention.call.tangent_call import TangentProblem, views_with_tangents
+from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
@@ -51,7 +53,7 @@ class DenseProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> DenseProblem | None:
-        """Convert a problem of either pass. Returns None if it has features besides a causal mask,
+        """Convert a problem of any pass. Returns None if it has features besides a causal mask,
         if its tensors are not 16-bit, or if there is nothing to compute."""
         features = replace(problem.features, max_score=False)  # which suits every config
         if not features.dense or problem.idle or problem.dtype not in DTYPES:
@@ -60,6 +62,8 @@ class DenseProblem:
             return None
         values = {name: getattr(problem, name) for name in SHARED_FIELDS}
         dtype = DType.from_string(str(problem.dtype))
+        if isinstance(problem, TangentProblem):
+            return DenseTangentProblem(dtype, **values)
         if not isinstance(problem, BackwardProblem):
             return DenseProblem(dtype, **values)
         if not any(problem.wanted):
@@ -96,10 +100,14 @@ class DenseProblem:
         )
         call = Call(q, k, v, causal=self.causal)
         _, views = check_call(call, CPU)
-        if self.pass_ is Pass.BACKWARD:
-            views = views_of_pass(call, views)
-        recipe: Recipe = family_of(config).recipe(config, self.problem, views, setting)
+        of_pass = self._views_of_pass(call, views)
+        recipe: Recipe = family_of(config).recipe(config, self.problem, of_pass, setting)
         return recipe
+
+    def _views_of_pass(self, call: Call, views: list[TensorView]) -> Sequence[TensorView]:
+        """Return the views that a recipe of the pass is made for, from those of the forward
+        pass."""
+        return views
 
     def refusal(self, config: KernelConfig, arch: Arch) -> str | None:
         """Say why a config does not run this problem on an architecture, or return None if it
@@ -124,9 +132,9 @@ class DenseProblem:
         return self.pass_, self.dtype, self.d_head, self.d_v, self.causal
 
     @property
-    def sort_key(self) -> tuple[bool, DenseProblem]:
-        """A key to sort problems of both passes, which do not compare with each other."""
-        return self.pass_ is not Pass.FORWARD, self
+    def sort_key(self) -> tuple[int, DenseProblem]:
+        """A key to sort problems of all passes, which do not compare with each other."""
+        return list(Pass).index(self.pass_), self
 
     def distance(self, other: DenseProblem) -> float:
         """The doublings of the lengths, plus half the doublings of the number of tiles."""
@@ -170,6 +178,9 @@ class DenseBackwardProblem(DenseProblem):
         """The problem with the default softmax scale."""
         return BackwardProblem.of_pass(super().problem, self.wanted, self.deterministic)
 
+    def _views_of_pass(self, call: Call, views: list[TensorView]) -> Sequence[TensorView]:
+        return views_of_pass(call, views)
+
     def compiled_for(self, config: KernelConfig) -> DenseBackwardProblem:
         """Return the problem: the kernels before and after the main one depend on its sizes."""
         return self
@@ -188,3 +199,28 @@ class DenseBackwardProblem(DenseProblem):
         only = "" if self.wanted == ALL else f" of {' and '.join(names)}"
         repeats = ", deterministic" if self.deterministic else ""
         return f"{super().__str__()}, backward{only}{repeats}"
+
+
+@dataclass(frozen=True, order=True)
+class DenseTangentProblem(DenseProblem):
+    """Such attention, and the tangent of its output."""
+
+    pass_: ClassVar[Pass] = Pass.TANGENT
+    kind_words: ClassVar[str] = "pass, data type, head dimension and mask"
+
+    @property
+    def problem(self) -> TangentProblem:
+        """The problem with the default softmax scale."""
+        return TangentProblem.of_pass(super().problem)
+
+    def _views_of_pass(self, call: Call, views: list[TensorView]) -> Sequence[TensorView]:
+        return views_with_tangents(views)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, tangent"
+
+
+DENSE: dict[Pass, type[DenseProblem]] = {
+    kind.pass_: kind for kind in (DenseProblem, DenseBackwardProblem, DenseTangentProblem)
+}
+"""The problems of each pass that can be tuned."""

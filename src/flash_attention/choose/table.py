@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table: the fastest config for each problem that was tuned on one model of GPU, in either pass."""
+"""Table: the fastest config for each problem that was tuned on one model of GPU, in any pass."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.call.dtype import DType
-from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
+from flash_attention.choose.dense import DENSE, DenseBackwardProblem, DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
@@ -22,7 +22,8 @@ from flash_attention.records import read_record, read_value
 
 SCHEMA = 1
 PASS, WANTED = "pass", "wanted"
-"""Fields of a problem of the backward pass: which pass it is of, and the gradients by name."""
+"""Fields of a problem of another pass than the forward one: which pass it is of, and of the
+backward pass the gradients by name."""
 
 
 def save_table(table: Table, path: FilePath) -> None:
@@ -93,26 +94,31 @@ def read_entry(data: object) -> Entry:
 
 
 def problem_json(problem: DenseProblem) -> dict[str, Any]:
-    """Convert a problem to JSON. One of the backward pass says so, and which gradients it has."""
+    """Convert a problem to JSON. One of another pass than the forward one says so, and of the
+    backward pass which gradients it has."""
     values = {f.name: getattr(problem, f.name) for f in fields(problem)}
     values |= {"dtype": problem.dtype.name}
-    if not isinstance(problem, DenseBackwardProblem):
-        return values
-    wanted = [name for name, asked in problem.wanted._asdict().items() if asked]
-    return {**values, WANTED: wanted, PASS: problem.pass_.value}
+    if isinstance(problem, DenseBackwardProblem):
+        values[WANTED] = [name for name, asked in problem.wanted._asdict().items() if asked]
+    return values if problem.pass_ is Pass.FORWARD else values | {PASS: problem.pass_.value}
 
 
 def read_problem(data: object) -> DenseProblem:
     """Read a problem from JSON. Raises UnsupportedError for a wrong field."""
     if not isinstance(data, Mapping) or PASS not in data:
         return _checked(read_record(data, DenseProblem, _PARSERS))
-    if data[PASS] != Pass.BACKWARD.value:
+    given = data[PASS]
+    others = {p.value: kind for p, kind in DENSE.items() if p is not Pass.FORWARD}
+    if not isinstance(given, str) or given not in others:
         raise UnsupportedError(
-            f"{PASS} is {quoted(data[PASS])}; it is {Pass.BACKWARD.value!r}, or left out for the"
-            " forward pass"
+            f"{PASS} is {quoted(given)}; it is {' or '.join(map(repr, others))}, or left out for"
+            " the forward pass"
         )
+    kind = others[given]
     rest = {name: value for name, value in data.items() if name != PASS}
-    return _checked(read_record({WANTED: None} | rest, DenseBackwardProblem, _PARSERS))
+    if kind is DenseBackwardProblem:
+        rest = {WANTED: None} | rest
+    return _checked(read_record(rest, kind, _PARSERS))
 
 
 def _checked(problem: DenseProblem) -> DenseProblem:

@@ -29,6 +29,8 @@ FORMS = {
     " with (dtype, d_head, B_r, B_c, n_warps), or"
     " 'hopper_backward(BF16, 128, 64, 128, 2): dq_own_warpgroup+ds_2+rounded+in_place+one_each'"
     " with (dtype, d_head, B_r, B_c, stages)",
+    Pass.TANGENT: "'hopper_tangent(BF16, 128, 2, 64, 2): lazy_8+dynamic_32'"
+    " with (dtype, d_head, consumers, B_c, stages)",
 }
 """Short forms of a config of each family of a pass, and what is in their parentheses."""
 

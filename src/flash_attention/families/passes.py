@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass: the forward and the backward pass of attention."""
+"""Pass: the forward and the backward pass of attention, and its derivative in forward mode."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ class Pass(Enum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    TANGENT = "tangent"  # the output and its tangent
+
+    @property
+    def has_ladder(self) -> bool:
+        """Whether the kernels of the pass have rungs."""
+        return self is not Pass.TANGENT
 
 
 def read_pass(argument: str, given: object) -> Pass:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd passes to a backward pass, made readable for kernels."""
+"""What autograd passes to a backward pass, or a transform with tangents, made readable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.call.results import new_gradient
+from flash_attention.call.tangent_call import TangentCall
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import ALIGNMENT
 
@@ -44,8 +45,15 @@ def backward_call_of(
     return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)
 
 
+def tangent_call_of(asked: TangentCall) -> TangentCall:
+    """Return a call with tangents as transforms pass it, or one of copies that kernels can read."""
+    call, *tangents = asked
+    readable = Call._make((*map(as_readable, call[:3]), *call[3:]))
+    return TangentCall(readable, *map(as_readable, tangents))
+
+
 def as_readable(tensor: Tensor) -> Tensor:
-    """Return a gradient or a tangent, or a copy of it that kernels can read."""
+    """Return a tensor, or a copy of it that kernels can read."""
     if _readable(tensor) and _is_unshared(tensor):
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)

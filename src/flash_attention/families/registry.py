@@ -10,6 +10,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
+from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError, one
@@ -22,6 +23,7 @@ from flash_attention.families.sm90.backward.family import SM90_BACKWARD
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.fp8.family import SM90_FP8
 from flash_attention.families.sm90.mla.family import SM90_MLA
+from flash_attention.families.sm90.tangent.family import SM90_TANGENT
 from flash_attention.families.sm90.wide.family import SM90_WIDE
 from flash_attention.families.sm90.wide_backward.family import SM90_WIDE_BACKWARD
 
@@ -30,6 +32,7 @@ AnyFamily = Family[Any]
 FAMILIES: list[AnyFamily] = [
     *(SM80, SM90, SM90_FP8, SM90_WIDE, SM90_MLA),
     *(SM80_BACKWARD, SM90_BACKWARD, SM90_WIDE_BACKWARD),
+    SM90_TANGENT,
 ]
 
 
@@ -61,7 +64,9 @@ def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
 
 def pass_of(problem: Problem) -> Pass:
     """Return the pass that a problem is of."""
-    return Pass.BACKWARD if isinstance(problem, BackwardProblem) else Pass.FORWARD
+    if isinstance(problem, BackwardProblem):
+        return Pass.BACKWARD
+    return Pass.TANGENT if isinstance(problem, TangentProblem) else Pass.FORWARD
 
 
 def families_for(

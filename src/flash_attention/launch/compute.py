@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run calls of both passes on the device of their tensors."""
+"""Run calls of all passes on the device of their tensors."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import torch
 
@@ -9,7 +11,10 @@ from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
 from flash_attention.call.results import results
+from flash_attention.call.tangent_call import TangentCall, WithTangent
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.readable import tangent_call_of
 from flash_attention.launch.plans import known_plan, plan_for
 from flash_attention.launch.preparation import Outputs
 from flash_attention.launch.strict import check_as_on_a_gpu
@@ -50,3 +55,13 @@ def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> 
             return gradients_on_cpu(call)
         plan = plan_for(call, config)
     return plan.run(call)
+
+
+def compute_tangent(asked: TangentCall, config: GivenConfig | None = None) -> WithTangent:
+    """Run a call with tangents by a kernel, which is emulated on the CPU."""
+    plan = known_plan(asked, config, by_key=False)
+    if plan is not None:
+        with suppress(UnsupportedError):  # of an address; the strides are those of the plan
+            return plan.run(asked)
+    asked = tangent_call_of(asked)
+    return (known_plan(asked, config) or plan_for(asked, config)).run(asked)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flash_attention.call.any_call import AnyCall, forward_of
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
@@ -103,7 +104,7 @@ class Planned(Protocol):
     def problem(self) -> Problem: ...
     @property
     def preparation(self) -> Preparation[Any, Any]: ...
-    def bind(self, call: Call | BackwardCall) -> Any: ...
+    def bind(self, call: AnyCall) -> Any: ...
 
 
 @lru_cache(maxsize=64)
@@ -112,15 +113,15 @@ def compiled_unit(unit: Unit) -> CompiledKernel:
     return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
 
 
-def emulate_checked(plan: Planned, call: Call | BackwardCall) -> Any:
+def emulate_checked(plan: Planned, call: AnyCall) -> Any:
     """Emulate a plan with all checks, and return its result. A finding raises LaunchError."""
-    ran = _emulated(plan, call, Settings())
+    ran = emulate_any_plan(plan, call, Settings())
     if findings := ran.findings:
         raise LaunchError(
             f"the emulator found {len(findings)} errors in"
             f" {plan.config.short_form()}:\n{listed(findings)}"
         )
-    if isinstance(call, BackwardCall) or call.out is None:
+    if not isinstance(call, Call) or call.out is None:
         return ran.result
     if isinstance(ran.result, Tensor):
         return store(ran.result, call.out)
@@ -137,7 +138,7 @@ def emulate_plan(
 ) -> Emulation:
     """Run the kernels of a forward plan on copies of the call's tensors in the emulator's memory.
     The output is new. Tests that plant a mistake replace `compile_unit` and `smem_bytes`."""
-    ran = _emulated(plan, call, settings, compile_unit, smem_bytes)
+    ran = emulate_any_plan(plan, call, settings, compile_unit, smem_bytes)
     output, *others = (ran.result,) if isinstance(ran.result, Tensor) else ran.result
     max_scores = others.pop() if call.return_max else None
     lse = others[0] if others else None
@@ -146,18 +147,13 @@ def emulate_plan(
 
 
 def emulate_backward_plan(
-    plan: Planned,
-    call: BackwardCall,
-    settings: Settings,
-    *,
-    compile_unit: CompileUnit | None = None,
+    plan: Planned, call: BackwardCall, settings: Settings, compile_unit: CompileUnit | None = None
 ) -> BackwardEmulation:
     """Run the kernels of a backward plan as `emulate_plan` runs those of a forward plan."""
-    ran = _emulated(plan, call, settings, compile_unit)
-    return BackwardEmulation(ran.result, ran.findings, ran.counters, ran.seconds)
+    return BackwardEmulation(*emulate_any_plan(plan, call, settings, compile_unit))
 
 
-class _Emulated(NamedTuple):
+class Emulated(NamedTuple):
     """What an emulated plan gave, whatever its pass."""
 
     result: Any  # as `Plan.run` returns it
@@ -166,13 +162,14 @@ class _Emulated(NamedTuple):
     seconds: float
 
 
-def _emulated(
+def emulate_any_plan(
     plan: Planned,
-    call: Call | BackwardCall,
+    call: AnyCall,
     settings: Settings,
     compile_unit: CompileUnit | None = None,
     smem_bytes: int | None = None,
-) -> _Emulated:
+) -> Emulated:
+    """Run the kernels of a plan of any pass as `emulate_plan` runs those of a forward plan."""
     arguments, steps = plan.bind(call), plan.recipe.steps
     kernels = [(compile_unit or compiled_unit)(step.unit) for step in steps]
     programs = list(map(program_of, kernels))
@@ -184,11 +181,11 @@ def _emulated(
             }
         )
         plan.preparation.fill_idle(call, result)
-        return _Emulated(result, (), tuple(map(Counters, programs)), 0.0)
+        return Emulated(result, (), tuple(map(Counters, programs)), 0.0)
     for step in steps:
         _check_size(step)
     inputs, outputs = plan.preparation.inputs(call), plan.preparation.outputs(plan.problem)
-    function = (call.call if isinstance(call, BackwardCall) else call).function
+    function = forward_of(call).function
     captured, sums = ((), ()) if function is None else (function.memory, function.sum_memory)
     read = (*inputs.values(), *captured)
     memory = GlobalMemory(_bytes_needed(plan.recipe, read, outputs) + MEMORY_SLACK)
@@ -209,7 +206,7 @@ def _emulated(
     written = {
         name: _read(memory, getattr(arguments, name), view) for name, view in outputs.items()
     }
-    return _Emulated(
+    return Emulated(
         plan.preparation.result(written),
         tuple(finding for result in results for finding in result.findings),
         tuple(result.counters for result in results),

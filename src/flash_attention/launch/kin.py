@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch._C._dynamo import guards
 
-from flash_attention.call.backward_call import BackwardCall
-from flash_attention.call.call import Call, kin_sizes
+from flash_attention.call.any_call import AnyCall
+from flash_attention.call.call import kin_sizes
 from flash_attention.launch.plan import Plan
 
 TensorGuards: Any = getattr(guards, "TensorGuards", None)
@@ -35,7 +35,7 @@ class Kin(NamedTuple):
     models: list[Plan]  # plans that were made from the start, and that others follow from
     plans: OrderedDict[Key, Plan]  # by the lengths
 
-    def plan(self, call: Call | BackwardCall, lengths: Key) -> Plan | None:
+    def plan(self, call: AnyCall, lengths: Key) -> Plan | None:
         """Return the plan of a call with new lengths if it follows from a model."""
         problem = self.models[0].resized_problem(call) if self.models else None
         if problem is None:
@@ -62,7 +62,7 @@ class Kindred:
         self._kin: dict[Key, list[Kin]] = {}
 
     def find(
-        self, call: Call | BackwardCall, kind: Key, tensors: Sequence[Tensor], lengths: Key
+        self, call: AnyCall, kind: Key, tensors: Sequence[Tensor], lengths: Key
     ) -> Plan | None:
         """Return the plan of a call if its lengths are known, or if it follows from the plan of
         other lengths. This runs in every call with lengths of its own."""
@@ -74,7 +74,7 @@ class Kindred:
     def note(
         self,
         plan: Plan,
-        call: Call | BackwardCall,
+        call: AnyCall,
         kind: Key,
         tensors: Sequence[Tensor],
         lengths: Key,
@@ -102,7 +102,7 @@ class Kindred:
         self._kin.clear()
 
 
-def _comparison(call: Call | BackwardCall, tensors: Sequence[Tensor]) -> Callable[..., bool]:
+def _comparison(call: AnyCall, tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """Make the function that compares tensors with those of a call, apart from lengths."""
     names = {id(tensor): name for name, tensor in call.tensors().items()}
     return comparison(tensors, [kin_sizes(names[id(tensor)], tensor) for tensor in tensors])

@@ -10,13 +10,13 @@ from typing import Any, overload
 from torch.autograd import profiler
 
 from flash_attention.arch import MEASURED_ARCH, Arch
+from flash_attention.call.any_call import AnyCall, check_any_call, forward_of
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
-from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.call import Call
-from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem, resized_view
+from flash_attention.call.tangent_call import TangentCall, WithTangent
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.rules import choose
 from flash_attention.families.given import GivenConfig
@@ -31,27 +31,31 @@ from flash_attention.launch.preparation import (
     Outputs,
     Preparation,
 )
+from flash_attention.launch.tangent import TangentPreparation
 from flash_attention.reference.formula import check_reads
+
+PREPARATIONS: dict[type, Any] = {
+    Call: ForwardPreparation,
+    BackwardCall: BackwardPreparation,
+    TangentCall: TangentPreparation,
+}
 
 
 class Plan:
     """How to run all calls with one key, on a CUDA device or in the emulator."""
 
     def __init__(
-        self, call: Call | BackwardCall, config: GivenConfig | None = None, arch: Arch | None = None
+        self, call: AnyCall, config: GivenConfig | None = None, arch: Arch | None = None
     ) -> None:
         """Check the call, and choose a config if none is given. `arch` defaults to that of the
         tensors' device. Nothing is compiled."""
         self.problem: Problem | BackwardProblem
         self._views: Sequence[TensorView]
         self._recipe: Recipe | None
+        self.problem, self._views = check_any_call(call)
+        self.device_index: int = forward_of(call).q.get_device()
         split_keys, return_lse = None, False
-        if isinstance(call, BackwardCall):
-            self.problem, self._views = check_backward_call(call)
-            self.device_index: int = call.do.get_device()
-        else:
-            self.problem, self._views = check_call(call)
-            self.device_index = call.q.get_device()
+        if isinstance(call, Call):
             split_keys, return_lse = call.split_keys, bool(call.return_lse)
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
@@ -81,8 +85,7 @@ class Plan:
         self._resize = recipe.resize if has_kin else None
         self.launcher = Launcher(recipe, self.device_index, self.problem)
         self.sized = self.launcher.own
-        kind: Any = BackwardPreparation if isinstance(call, BackwardCall) else ForwardPreparation
-        self.preparation: Preparation[Any, Any] = kind(
+        self.preparation: Preparation[Any, Any] = PREPARATIONS[type(call)](
             call,
             self.problem,
             self._views,
@@ -113,20 +116,20 @@ class Plan:
         """Whether there may be plans for other lengths that follow from this one."""
         return self._resize is not None
 
-    def resized(self, call: Call | BackwardCall) -> Plan | None:
+    def resized(self, call: AnyCall) -> Plan | None:
         """Return the plan of a call that differs in lengths alone, as `Call.kind_and_tensors` says.
         It is None if the call has to be checked and planned from the start: its lengths do not fit
         together, there is nothing to compute, or they are better served by other kernels."""
         problem = self.resized_problem(call)
         return None if problem is None else self.sized_for(problem)
 
-    def resized_problem(self, call: Call | BackwardCall) -> Problem | None:
+    def resized_problem(self, call: AnyCall) -> Problem | None:
         """Return the problem of a call that differs in lengths alone, unless it has to be checked
         from the start."""
-        if not isinstance(call, BackwardCall):
-            return self.problem.resized(call)
-        problem = self.problem.resized(call.call)
-        return problem if problem is not None and call.has_rows_of(problem) else None
+        problem = self.problem.resized(forward_of(call))
+        if problem is None or not isinstance(call, BackwardCall):
+            return problem
+        return problem if call.has_rows_of(problem) else None
 
     def sized_for(self, problem: Problem) -> Plan | None:
         """Return the plan of a problem that differs in lengths alone, unless other kernels serve it
@@ -146,12 +149,15 @@ class Plan:
     @overload
     def run(self, call: BackwardCall) -> Gradients: ...
 
-    def run(self, call: Call | BackwardCall, validate: bool = False) -> Any:
+    @overload
+    def run(self, call: TangentCall) -> WithTangent: ...
+
+    def run(self, call: AnyCall, validate: bool = False) -> Any:
         """Run a call with the plan's key. torch's profiler shows it as a range called
         flash_attention::<config>. `validate` checks lengths first, as `attention` describes."""
         if validate is not False:
             check_switch("validate", validate)
-            if validate and not isinstance(call, BackwardCall):
+            if validate and isinstance(call, Call):
                 self._validate(call)
         if self.device_index == CPU or self.idle or profiler._is_profiler_enabled:
             return self._run_uncommon(call)
@@ -165,7 +171,7 @@ class Plan:
         check_lengths(self.problem, call)
         check_reads(call)
 
-    def _run_uncommon(self, call: Call | BackwardCall) -> Any:
+    def _run_uncommon(self, call: AnyCall) -> Any:
         """Run a call that is emulated or profiled, or that needs no kernel."""
         name = f"flash_attention::{self.config.short_form()}"
         with profiler.record_function(name) if profiler._is_profiler_enabled else nullcontext():
@@ -177,7 +183,7 @@ class Plan:
             self.launch(call, arguments, result)
             return result
 
-    def launch(self, call: Call | BackwardCall, arguments: Any, result: Any) -> None:
+    def launch(self, call: AnyCall, arguments: Any, result: Any) -> None:
         """Queue the kernels of a prepared call, or fill its result if it needs none."""
         if self.idle:
             self.preparation.fill_idle(call, result)
@@ -199,7 +205,10 @@ class Plan:
         self, call: BackwardCall, into: Gradients | None = None
     ) -> tuple[Any, Gradients]: ...
 
-    def prepare(self, call: Call | BackwardCall, into: Gradients | None = None) -> tuple[Any, Any]:
+    @overload
+    def prepare(self, call: TangentCall) -> tuple[Any, WithTangent]: ...
+
+    def prepare(self, call: AnyCall, into: Gradients | None = None) -> tuple[Any, Any]:
         """Check the call's tensors, compile the kernels if needed, and allocate the results, unless
         there are gradients to store `into`. Returns the kernel arguments and the result."""
         if into is None:
@@ -208,17 +217,18 @@ class Plan:
         assert isinstance(call, BackwardCall)
         return self.preparation.prepare(call, self.sized, into=into)
 
-    def bind(self, call: Call | BackwardCall) -> Any:
+    def bind(self, call: AnyCall) -> Any:
         """Check what may differ between calls of one key, and return the kernel arguments. The
         addresses of results that are not allocated yet are zero."""
         return self.preparation.prepare(call, self.sized, with_results=False)[0]
 
 
-def _has_strides_of_all_lengths(call: Call | BackwardCall) -> bool:
+def _has_strides_of_all_lengths(call: AnyCall) -> bool:
     """Whether the tensors of a call can be read, and results be allocated, with the same strides
     whatever the lengths. Nothing is known of the strides of dimensions with a single element,
     unless they are those of a contiguous tensor. The rows of an output do not overlap."""
-    of, given = (call.call, [call.do]) if isinstance(call, BackwardCall) else (call, [])
+    of = forward_of(call)
+    given = [call.do] if isinstance(call, BackwardCall) else []
     given += [tensor for tensor in of[:4] if tensor is not None]
     for tensor in given:
         inner = tensor.shape[1:].numel()

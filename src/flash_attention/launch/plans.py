@@ -15,10 +15,11 @@ from typing import Generic, NoReturn, TypeVar
 
 from torch import Tensor
 
+from flash_attention.call.any_call import AnyCall, check_any_call
 from flash_attention.call.backward_call import BackwardCall
-from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.call import Call
 from flash_attention.call.checks import explain_bad_key
+from flash_attention.call.tangent_call import TangentCall
 from flash_attention.families.config import is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
@@ -28,6 +29,7 @@ from flash_attention.launch.kin import Key, Kindred, TensorGuards, comparison
 from flash_attention.launch.plan import Plan
 
 MAX_PLANS = 8192  # beyond that all are dropped, for programs whose shapes keep changing
+PASSES = {Call: Pass.FORWARD, BackwardCall: Pass.BACKWARD, TangentCall: Pass.TANGENT}
 Planned = TypeVar("Planned")
 
 
@@ -78,7 +80,7 @@ def forget_plans() -> None:
 
 
 def known_plan(
-    call: Call | BackwardCall,
+    call: AnyCall,
     config: GivenConfig | None = None,
     *,
     with_lse: bool = False,
@@ -114,7 +116,7 @@ def known_plan(
 
 def _note(
     plan: Plan,
-    call: Call | BackwardCall,
+    call: AnyCall,
     kind: Key,
     tensors: Sequence[Tensor],
     lengths: Key | None,
@@ -126,9 +128,9 @@ def _note(
         _kindred.note(plan, call, kind, tensors, lengths)
 
 
-def plan_for(call: Call | BackwardCall, config: GivenConfig | None = None) -> Plan:
+def plan_for(call: AnyCall, config: GivenConfig | None = None) -> Plan:
     """Return the plan of a call. A new key is checked first. Nothing is compiled."""
-    which = Pass.BACKWARD if isinstance(call, BackwardCall) else Pass.FORWARD
+    which = PASSES[type(call)]
     try:
         kind, tensors, lengths = call.kind_and_tensors()
         if lengths is not None:
@@ -156,14 +158,12 @@ def _may_change(config: object) -> bool:
     return not (config is None or isinstance(config, str) or is_config(config))
 
 
-def _explain(
-    error: Exception, call: Call | BackwardCall, config: GivenConfig | None, which: Pass
-) -> NoReturn:
+def _explain(error: Exception, call: AnyCall, config: GivenConfig | None, which: Pass) -> NoReturn:
     """Raise the error that explains which argument has no key, else `error`."""
     if config is not None:
         as_kernel_config(config, pass_=which)
-    if isinstance(call, BackwardCall):
-        check_backward_call(call)
-    else:
+    if isinstance(call, Call):
         explain_bad_key(call)
+    else:
+        check_any_call(call)
     raise error

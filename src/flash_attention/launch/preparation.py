@@ -30,6 +30,7 @@ from flash_attention.call.results import (
     new_output,
     results,
 )
+from flash_attention.call.tangent_call import TangentCall
 from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import FIRST_ADDRESS as BACKWARD_ADDRESS
@@ -47,7 +48,7 @@ _empty_like = torch.empty_like
 # torch.empty would have to find out which of its signatures is meant.
 _empty_strided = torch.empty_strided
 
-AnyCall = TypeVar("AnyCall", Call, BackwardCall)
+AnyCall = TypeVar("AnyCall", Call, BackwardCall, TangentCall)
 Result = TypeVar("Result")
 Outputs = Tensor | tuple[Tensor, ...]
 """The output, or a tuple of it and what else is asked for: its log-sum-exp, maxima of scores."""

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from flash_attention.call.backward_call import BackwardCall
-from flash_attention.call.call import Call
+from flash_attention.call.any_call import AnyCall
 from flash_attention.call.strict import strict_arch
 from flash_attention.launch.plan import Plan
 
 
-def check_as_on_a_gpu(call: Call | BackwardCall) -> None:
+def check_as_on_a_gpu(call: AnyCall) -> None:
     """In strict mode, raise the error that a GPU would cause. Nothing is compiled."""
     arch = strict_arch()
     if arch is not None:

@@ -1,48 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tangents by a kernel."""
+"""TangentPreparation: q, k, v and their tangents become arguments of a kernel."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from flash_attention.arch import MEASURED_ARCH
-from flash_attention.call.checks import check_call
+import torch
+from torch import Tensor
+
+from flash_attention.call.problem import Problem
 from flash_attention.call.tangent_call import TangentCall, WithTangent
 from flash_attention.call.tensors import TensorView
-from flash_attention.families.readable import as_readable
-from flash_attention.families.sm90.tangent.recipe import check_runs, tangent_recipe
-from flash_attention.launch.device import CPU, device_arch, num_sms_of
-from flash_attention.launch.small import run_small
+from flash_attention.families.fit import check_pointers
+from flash_attention.families.recipe import Recipe
+from flash_attention.families.sm90.tangent.args import FIRST_TANGENT, pack_tangents
+from flash_attention.launch.launcher import Launcher, Sized
+from flash_attention.launch.preparation import ForwardPreparation, Preparation
 
-RESULTS = ("o", "lse", "o_tangent", "lse_tangent")
+_empty_like = torch.empty_like
 
 
-def tangent_by_kernel(asked: TangentCall) -> WithTangent:
-    """Compute a call and the tangent of its results. On a GPU nothing waits for it; on the CPU the
-    emulator runs the kernel."""
-    q, k, v = asked.call[:3]
-    index = q.get_device()
-    arch = MEASURED_ARCH if index == CPU else device_arch(index)
-    problem, _ = check_call(asked.call)
-    check_runs(problem, arch)
-    o = q.new_empty((*q.shape[:-1], problem.d_v))
-    lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
-    found = WithTangent(o, lse, torch.empty_like(o), torch.empty_like(lse))
-    if problem.idle:
-        found.lse.fill_(-torch.inf)
-        for zero in (found.o, found.o_tangent, found.lse_tangent):
-            zero.zero_()
-        return found
-    given = {"q": q, "k": k, "v": v, **asked._asdict()}
-    del given["call"]
-    tensors = {name: as_readable(t) for name, t in given.items()} | found._asdict()
-    views = {name: TensorView.of(name, t) for name, t in tensors.items() if "lse" not in name}
-    key = tuple((t.shape, t.stride(), t.dtype) for t in tensors.values())
-    run_small(
-        ("tangent", q.device, key, problem),
-        index,
-        lambda _: tangent_recipe(problem, views, arch, num_sms_of(index)),
-        tensors,
-        RESULTS,
-    )
-    return found
+class TangentPreparation(Preparation[TangentCall, WithTangent]):
+    """Prepares calls with tangents: a forward call that returns its lse, and what is added."""
+
+    def __init__(
+        self,
+        call: TangentCall,
+        problem: Problem,
+        views: Sequence[TensorView],
+        recipe: Recipe,
+        launcher: Launcher,
+        alignment: int,
+    ) -> None:
+        super().__init__(recipe, launcher, {}, alignment)
+        shared = (problem, views[:4], recipe, launcher, alignment)
+        self._forward = ForwardPreparation(call.call.with_lse(), *shared)
+        self.spare = self._forward.spare
+
+    def prepare(
+        self, call: TangentCall, sized: Sized, *, with_results: bool = True
+    ) -> tuple[Any, Any]:
+        of_call, a, b, c = call
+        pointers = a.data_ptr(), b.data_ptr(), c.data_ptr()
+        if (pointers[0] | pointers[1] | pointers[2]) % self._alignment:
+            given = (TensorView.of(name, t) for name, t in call.tangents().items())
+            check_pointers(given, self._alignment)
+        arguments, results = self._forward.prepare(of_call, sized, with_results=with_results)
+        found, moved = None, (0, 0)
+        if with_results:
+            o, lse = results
+            found = WithTangent(o, lse, _empty_like(o), _empty_like(lse))
+            moved = found.o_tangent.data_ptr(), found.lse_tangent.data_ptr()
+        pack_tangents(arguments, FIRST_TANGENT, *pointers, *moved)
+        return arguments, found
+
+    def fill_idle(self, call: TangentCall, result: WithTangent) -> None:
+        self._forward.fill_idle(call.call, result[:2])
+        for tangent in result[2:]:
+            tangent.zero_()
+
+    def inputs(self, call: TangentCall) -> dict[str, Tensor]:
+        return self._forward.inputs(call.call) | call.tangents()
+
+    def outputs(self, problem: Problem) -> dict[str, TensorView]:
+        found = self._forward.outputs(problem)
+        moved = {f"{name}_tangent": view for name, view in found.items()}
+        return found | {name: replace(view, name=name) for name, view in moved.items()}
+
+    def result(self, written: Mapping[str, Tensor]) -> WithTangent:
+        return WithTangent(**written)

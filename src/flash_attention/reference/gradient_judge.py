@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +39,7 @@ class GradientJudge:
         *,
         scores: int = CHECKED_SCORES,
     ) -> None:
-        self.heads_k = _spread(call, scores)
+        self.heads_k = spread_heads(call, scores)
         self._shared_by = call.q.shape[-2] // max(1, call.k.shape[-2])
         heads = self.heads
         some = call._replace(
@@ -83,32 +84,44 @@ class GradientJudge:
     def _check(self, name: str, given: Tensor, exact: Tensor) -> Check:
         heads = self.heads if name in ("dq", "dsinks") else self.heads_k
         dim = -1 if name == "dsinks" else -2
-        mine = given.index_select(dim, torch.tensor(heads, device=given.device)).double()
-        error = (mine - exact).abs()
-        reference = self._errors[name]
-        step = rounding_step(exact.to(self._dtype)) if exact.numel() else 0.0
-        allowed = ERROR_FACTOR * reference + step
-        worst = int(error.argmax()) if error.numel() else 0
-        place = [int(i) for i in np.unravel_index(worst, mine.shape)] if error.numel() else []
-        if place:
-            place[dim] = heads[place[dim]]
-        check = Check(
-            error=float(error.max()) if error.numel() else 0.0,
-            reference_error=reference,
-            allowed=allowed,
-            worst_index=tuple(place),
-            value=float(mine.flatten()[worst]) if error.numel() else math.nan,
-            exact=float(exact.flatten()[worst]) if error.numel() else math.nan,
-            mismatched=mine.numel() - int((error <= allowed).sum()),
-            elements=mine.numel(),
-        )
-        poison = given.isnan().nonzero()
-        if len(poison) == 0:
-            return check
-        return replace(check, error=math.nan, worst_index=tuple(map(int, poison[0])))
+        return check_heads(given, exact, self._errors[name], heads, dim, self._dtype)
 
 
-def _spread(call: Call, scores: int) -> list[int]:
+def check_heads(
+    given: Tensor,
+    exact: Tensor,
+    reference: float,
+    heads: Sequence[int],
+    dim: int,
+    dtype: torch.dtype,
+) -> Check:
+    """Check some heads of a result, which are its elements `heads` along a dimension, against exact
+    ones. `reference` is the largest error of 16-bit torch."""
+    mine = given.index_select(dim, torch.tensor(heads, device=given.device)).double()
+    error = (mine - exact).abs()
+    step = rounding_step(exact.to(dtype)) if exact.numel() else 0.0
+    allowed = ERROR_FACTOR * reference + step
+    worst = int(error.argmax()) if error.numel() else 0
+    place = [int(i) for i in np.unravel_index(worst, mine.shape)] if error.numel() else []
+    if place:
+        place[dim] = heads[place[dim]]
+    check = Check(
+        error=float(error.max()) if error.numel() else 0.0,
+        reference_error=reference,
+        allowed=allowed,
+        worst_index=tuple(place),
+        value=float(mine.flatten()[worst]) if error.numel() else math.nan,
+        exact=float(exact.flatten()[worst]) if error.numel() else math.nan,
+        mismatched=mine.numel() - int((error <= allowed).sum()),
+        elements=mine.numel(),
+    )
+    poison = given.isnan().nonzero()
+    if len(poison) == 0:
+        return check
+    return replace(check, error=math.nan, worst_index=tuple(map(int, poison[0])))
+
+
+def spread_heads(call: Call, scores: int) -> list[int]:
     """Return the heads of k to check."""
     heads, group = call.k.shape[-2], call.q.shape[-2] // max(1, call.k.shape[-2])
     cells = math.prod(call.q.shape[:-2]) * call.k.shape[-3] * max(1, group)

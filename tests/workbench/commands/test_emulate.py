@@ -53,6 +53,15 @@ def test_the_tables_show_conflicts_sectors_and_classes() -> None:
     assert re.search(r"ldmatrix\S+trans\S+ +fa/sm80/forward\.cuh:\d+ ", printed)
 
 
+def test_a_kernel_for_tangents() -> None:
+    config = "hopper_tangent(BF16, 64, 2, 96, 2): lazy_8+dynamic_32"
+    printed = invoke("emulate", "--config", config, "--seq", "96", "--heads", "1", "--causal")
+    assert re.search("(o|o_tangent|lse_tangent): right", printed)
+    assert "findings: none" in printed
+    products = 6 * 2 * 128 * 96 * 64  # of a tile of 128 rows with one key block
+    assert cell(printed, "tensor-core FLOP") == f"{products:,}"
+
+
 def test_a_config_in_its_short_form() -> None:
     short = get_ladder(DType.BF16, 64, 1)[10].config.short_form()
     assert short in invoke("emulate", "--config", short, "--seq", "128", "--heads", "1")

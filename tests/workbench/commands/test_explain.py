@@ -27,6 +27,12 @@ def test_the_table_tells_all_that_the_report_does() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
+def test_a_call_in_forward_mode_is_an_option() -> None:
+    printed = invoke("explain", *SMALL, "--seq-q", "0", "--tangents", *ARCH)
+    assert "hopper_tangent(BF16, 64, 2, 96, 2): lazy_8+dynamic_32" in printed
+
+
+@pytest.mark.usefixtures("no_compile")
 def test_options_change_parts_of_the_shape(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "report.json"
     printed = invoke(

@@ -10,11 +10,17 @@ from dataclasses import fields
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, Wanted
-from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem, DenseTangentProblem
 from flash_attention.choose.table import Entry
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import QueryGradient
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from flash_attention.kernel_configs import (
+    DType,
+    HopperForwardKernelConfig,
+    HopperTangentKernelConfig,
+    KernelConfig,
+    TileOrder,
+)
 from flash_attention_workbench.tune.measurer import Compiled, Failure
 from flash_attention_workbench.tune.store import Machine
 
@@ -44,6 +50,18 @@ def dense_backward(
     shared = dense(seq, causal, d_head)
     sizes = {f.name: getattr(shared, f.name) for f in fields(shared)}
     return DenseBackwardProblem(**sizes, wanted=wanted, deterministic=deterministic)
+
+
+def dense_tangent(seq: int = 4096, causal: bool = False, d_head: int = 128) -> DenseTangentProblem:
+    shared = dense(seq, causal, d_head)
+    return DenseTangentProblem(**{f.name: getattr(shared, f.name) for f in fields(shared)})
+
+
+def true_tangent_time(config: KernelConfig) -> float:
+    """Milliseconds; best are 48 keys in 3 stages, by CTAs that take every n-th tile."""
+    assert isinstance(config, HopperTangentKernelConfig)
+    off = abs(config.B_c - 48) / 16 * 0.05 + abs(config.stages - 3) * 0.03
+    return 1.0 + off + 0.03 * (config.tile_order is not TileOrder.PERSISTENT)
 
 
 def true_backward_time(config: KernelConfig) -> float:

@@ -32,7 +32,7 @@ def test_lengths_of_a_grid_by_name() -> None:
 
 def test_every_tunable_grid_is_dense() -> None:
     forward, of_gradients = (*TUNABLE[:3], "random"), ("backward_gqa", "backward_random")
-    assert sorted((*forward, *of_gradients)) == sorted(TUNABLE)
+    assert sorted((*forward, *of_gradients, "tangent")) == sorted(TUNABLE)
     drawn = [random_points(name, 0, COUNT) for name in RANDOM_GRIDS]
     assert [len(problems_of(name)) for name in forward] == [36, 6, 2, len(drawn[0])]
     found = [len(problems_of(name, pass_=Pass.BACKWARD)) for name in of_gradients]
@@ -47,6 +47,24 @@ def test_problems_of_the_backward_pass() -> None:
     assert {(p.wanted, p.deterministic) for p in map(backward, gradients)} == {(ALL, False)}
     (one,) = problems_of([Point(64, True, 512, 2, 4, 2)], pass_=Pass.BACKWARD, deterministic=True)
     assert str(one) == "BF16 d 64 causal, 2 x 512 rows x 4/2 heads, backward, deterministic"
+
+
+def test_problems_with_tangents() -> None:
+    tangents = problems_of("tangent", pass_=Pass.TANGENT)
+    assert [str(p) for p in tangents[:2]] == [
+        "BF16 d 64 full, 4 x 4096 rows x 32 heads, tangent",
+        "BF16 d 64 full, 1 x 16384 rows x 32 heads, tangent",
+    ]
+    assert problems_of("fa3", pass_=Pass.TANGENT, d_heads=(64, 128), seq_lens=(4096, 16384)) == (
+        tangents
+    )
+    assert [p.problem.features for p in problems_of("tangent")] == [
+        p.problem.features for p in tangents
+    ]
+    with pytest.raises(UnsupportedError, match="the grid backward is one of gradients"):
+        problems_of("backward", pass_=Pass.TANGENT)
+    with pytest.raises(UnsupportedError, match="deterministic is asked for, which is about grad"):
+        problems_of("tangent", pass_=Pass.TANGENT, deterministic=True)
 
 
 def backward(problem: DenseProblem) -> DenseBackwardProblem:

@@ -35,7 +35,9 @@ from tests.workbench.tune.made_up import (
     MadeUpMeasurer,
     dense,
     dense_backward,
+    dense_tangent,
     true_backward_time,
+    true_tangent_time,
     true_time,
 )
 from tests.workbench.tune.simulated import Costs, SimulatedMachine
@@ -235,6 +237,17 @@ def test_gradients_are_tuned_like_attention(tmp_path: Path) -> None:
     again = MadeUpMeasurer(true_backward_time)
     assert entries(again, tmp_path / "store", problems=[*GRADIENTS]) == found
     assert (again.lineups, again.compiled_configs) == ([], [])
+
+
+def test_tangents_are_tuned_like_attention(tmp_path: Path) -> None:
+    problems = [dense_tangent(), dense_tangent(2048, causal=True)]
+    found = entries(MadeUpMeasurer(true_tangent_time), tmp_path / "store", problems=[*problems])
+    assert [entry.problem for entry in found] == sorted(problems)
+    for entry in found:
+        best = "hopper_tangent(BF16, 128, 2, 48, 3): lazy_8+persistent"
+        assert entry.config.short_form() == best
+        assert entry.heuristic == "hopper_tangent(BF16, 128, 2, 64, 2): lazy_8+dynamic_32"
+        assert entry.gain == pytest.approx(1.11, rel=0.02)
 
 
 def test_few_queries_are_not_tuned() -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, MEASURED_ARCH
 from flash_attention.call.backward_call import Gradients, Wanted
-from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem, DenseTangentProblem
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.timing import Contender
 from flash_attention_workbench.tune.candidates import heuristic
@@ -54,6 +54,16 @@ def test_gradients_are_run_and_judged(backward: BackwardSubject) -> None:
         fault = str(backward.fault(wrong))
         assert fault.startswith(f"{name} is ")
         assert "NOT within" in fault
+
+
+def test_tangents_are_run_and_judged() -> None:
+    problem = DenseTangentProblem(*SIZES)
+    subject = subject_of(problem, CPU, MEASURED_ARCH)
+    result = subject.contender(heuristic(problem, MEASURED_ARCH)).run()
+    assert subject.fault(result) is None
+    for name in ("o", "o_tangent", "lse_tangent"):
+        wrong = result._replace(**{name: 1.5 * getattr(result, name)})
+        assert str(subject.fault(wrong)).startswith(f"{name} is ")
 
 
 def test_only_the_wanted_gradients_are_computed() -> None:

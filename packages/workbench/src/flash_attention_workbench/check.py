@@ -27,6 +27,12 @@ from flash_attention.reference.gradient_judge import CHECKED_SCORES as GRADIENT_
 from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
 from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
 from flash_attention_workbench.gradient_check import GradientReport, check_gradients
+from flash_attention_workbench.tangent_check import (
+    TangentReport,
+    check_tangents,
+    results_with_tangents,
+    with_random_tangents,
+)
 from flash_attention_workbench.text import ReportRow, aligned
 
 CPU_SCORES = 1 << 26  # scores that the oracle computes on a CPU, which takes seconds
@@ -45,11 +51,12 @@ class CheckReport:
     lse: LseCheck | None  # the error of the lse, with return_lse
     gradients: GradientReport | None = None  # with gradients=True
     max_scores: LseCheck | None = None  # the error of the maxima, with return_max
+    tangents: TangentReport | None = None  # with tangents=True
 
     @property
     def ok(self) -> bool:
         """Whether all results pass."""
-        parts = (self.output, self.lse, self.max_scores, self.gradients)
+        parts = (self.output, self.lse, self.max_scores, self.gradients, self.tangents)
         return all(part is None or part.ok for part in parts)
 
     def rows(self) -> list[ReportRow]:
@@ -75,13 +82,13 @@ class CheckReport:
                 error = f"largest error {check.error:.3e} at {check.worst_index}"
                 allowed = f"allowed is {check.allowed:.3e}"
                 rows.append((name, f"{_verdict(check.ok)}: {error}, {allowed}"))
+        checks = {} if self.tangents is None else self.tangents.checks
+        rows += [(name, _told_in_full(check, dtype)) for name, check in checks.items()]
         if self.gradients is not None:
             again = ", deterministic" if self.gradients.deterministic else ""
             rows.append(("gradients by", f"{self.gradients.computed_by}{again}"))
-            rows += [
-                (name, _told(check, dtype) + ("" if check.ok else f"; {check.mismatches}"))
-                for name, check in self.gradients.checks.items()
-            ]
+            checks = self.gradients.checks
+            rows += [(name, _told_in_full(check, dtype)) for name, check in checks.items()]
         return rows
 
     def __str__(self) -> str:
@@ -108,6 +115,10 @@ def _told(check: Check, dtype: str) -> str:
     )
 
 
+def _told_in_full(check: Check, dtype: str) -> str:
+    return _told(check, dtype) + ("" if check.ok else f"; {check.mismatches}")
+
+
 @with_keywords_of(attention)
 def check(
     q: Tensor,
@@ -116,6 +127,7 @@ def check(
     *,
     emulate: bool = False,
     gradients: bool = False,
+    tangents: bool = False,
     **keywords: Any,
 ) -> CheckReport:
     """Compute `attention` of these arguments and check the result against a float64 oracle.
@@ -130,17 +142,21 @@ def check(
       and without a `config`, torch computes on the CPU.
     - `gradients`: run the backward pass for random gradients of the results too, and check the
       gradients of q, k, v and sinks by the same rule. `backward_config` is its `config`.
+    - `tangents`: run the call in forward mode, with random tangents of q, k and v, and check the
+      tangents of the output and the lse by the same rule. `config` is one for tangents.
 
     Returns a CheckReport. Raises what `attention` raises.
     """
     told = read_arguments("check", q, k, v, keywords)
     check_switch("emulate", emulate)
     check_switch("gradients", gradients)
+    check_switch("tangents", tangents)
+    asked = {"gradients": bool(gradients), "tangents": bool(tangents)}
     with naming_padding(told[0]):
-        return _checked(told, emulate=bool(emulate), gradients=bool(gradients))
+        return _checked(told, emulate=bool(emulate), **asked)
 
 
-def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
+def _checked(told: Arguments, *, emulate: bool, gradients: bool, tangents: bool) -> CheckReport:
     call, config, validate, backward = told
     given = call
     is_padded = needs_padding(call.q, call.v)
@@ -152,7 +168,19 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
         q, k, v = (t.detach() for t in call[:3])
         sinks = None if call.sinks is None else call.sinks.detach()
         call = call._replace(q=q, k=k, v=v, sinks=sinks, return_lse=True)
-    result, lse, maxima, computed_by = _results(call, config, validate=validate, emulate=emulate)
+    scores = CPU_SCORES if call.q.is_cpu else GRADIENT_SCORES
+    of_tangents, lse, maxima = None, None, None
+    if tangents:
+        _check_emulated(emulate, call.q)
+        moved = with_random_tangents(call)
+        found, computed_by = results_with_tangents(
+            moved, config, emulate=emulate, by_torch=BY_TORCH
+        )
+        result, lse, maxima = found.o, found.lse, None
+        of_tangents = check_tangents(moved, found, scores=scores)
+    else:
+        asked = {"validate": validate, "emulate": emulate}
+        result, lse, maxima, computed_by = _results(call, config, **asked)
     if result.numel() == 0:
         raise UnsupportedError(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
@@ -168,6 +196,7 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
         judge.check(result),
         None if lse is None or not return_lse else judge.check_lse(lse),
         max_scores=None if maxima is None else judge.check_max(maxima),
+        tangents=of_tangents,
     )
     if not gradients or lse is None:
         return report
@@ -175,7 +204,7 @@ def _checked(told: Arguments, *, emulate: bool, gradients: bool) -> CheckReport:
         of_gradients = check_gradients(
             *(call._replace(out=result, return_lse=return_lse), lse, backward),
             emulate=emulate,
-            scores=CPU_SCORES if call.q.is_cpu else GRADIENT_SCORES,
+            scores=scores,
             by_torch=BACKWARD_BY_TORCH,
         )
     return replace(report, gradients=of_gradients)

@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
+from flash_attention.call.dtype import DType
 from flash_attention.call.tangent_call import TangentCall, WithTangent
+from flash_attention.families.sm90.tangent.config import HopperTangentKernelConfig
 from flash_attention.reference.composite import attention_by_composition
 from flash_attention.reference.judge import ERROR_FACTOR, LSE_ATOL
+
+USUAL = HopperTangentKernelConfig(*(DType.BF16, 64, 2, 96, 2), rescale_threshold=8, group_mib=32)
+"""What is chosen for bfloat16 and head dimensions up to 64."""
 
 
 @dataclass(frozen=True)

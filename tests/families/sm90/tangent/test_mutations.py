@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.errors import LaunchError
-from flash_attention.launch.tangent import tangent_by_kernel
+from flash_attention.launch.compute import compute_tangent
 from tests.emulator.edits import Edit, plant
 from tests.families.sm90.tangent.cases import TangentCase, assert_right
 
@@ -57,4 +57,4 @@ def test_a_planted_mistake_is_caught(
     asked = TangentCase("", 200, 400, causal=True, softcap=1.5 * (name == CAPPED)).make()
     plant((edit,), tmp_path, monkeypatch)
     with pytest.raises((AssertionError, LaunchError), match=caught_by):
-        assert_right(asked, tangent_by_kernel(asked))
+        assert_right(asked, compute_tangent(asked))

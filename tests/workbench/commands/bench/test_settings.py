@@ -40,7 +40,9 @@ def test_a_grid_of_gradients_reads_rungs_of_the_backward_pass(tmp_path: Path) ->
     assert read == (*rungs, last.in_dtype(DType.BF16))
 
 
-@pytest.mark.parametrize(("pass_", "other"), [tuple(Pass), tuple(Pass)[::-1]])
+@pytest.mark.parametrize(
+    ("pass_", "other"), [(Pass.FORWARD, Pass.BACKWARD), (Pass.BACKWARD, Pass.FORWARD)]
+)
 def test_a_config_of_the_other_pass_is_refused(tmp_path: Path, pass_: Pass, other: Pass) -> None:
     file = tmp_path / "configs.txt"
     file.write_text(get_ladder(DType.FP16, 128, pass_=other)[0].config.short_form())
@@ -52,7 +54,7 @@ def test_without_a_file_the_environment_names_a_set(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv(SET_VARIABLE, raising=False)
     assert read_configs(None, DType.FP16, Pass.FORWARD) == ()
     monkeypatch.setenv(SET_VARIABLE, "progression")
-    for pass_ in Pass:
+    for pass_ in (Pass.FORWARD, Pass.BACKWARD):
         rungs = [
             rung.config
             for d_head in (64, 128)

@@ -33,6 +33,7 @@ class Measured(Enum):
 
     FORWARD = 1.0  # two products
     BACKWARD = 2.5  # five products
+    TANGENT = 3.0  # six products
     TRAINING = 3.5  # both passes, through autograd
 
     @property
@@ -43,7 +44,7 @@ class Measured(Enum):
     @property
     def pass_(self) -> Pass:
         """The pass whose kernels are compared."""
-        return Pass.FORWARD if self is Measured.FORWARD else Pass.BACKWARD
+        return Pass.BACKWARD if self is Measured.TRAINING else Pass[self.name]
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,8 @@ GRIDS = {
     ),
     "backward_gqa": Grid(_BF16, (128,), _BOTH, (4096, 16384), _backward_gqa, Measured.BACKWARD),
     "backward_varlen": Grid(_BF16, (128,), _BOTH, (1024, 4096), _varlen, Measured.BACKWARD),
+    "tangent": Grid(_BF16, (64, 128), _BOTH, (4096, 16384), _fa3, Measured.TANGENT),
     "training": Grid(_BF16, (64, 128, 256), _BOTH, _LENGTHS, _fa3, Measured.TRAINING),
 }
 """That of FlashAttention-3's paper, the ladder's, and one for each thing that models need; the same
-for gradients."""
+for gradients and tangents."""

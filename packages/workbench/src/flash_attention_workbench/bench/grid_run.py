@@ -64,6 +64,7 @@ class GridRow:
     heuristic_ms: Positive | None = None  # of the heuristic's choice, measured alternately
     measured: str = Measured.FORWARD.name
     deterministic_ms: Positive | None = None  # of ours with deterministic=True
+    forward_ms: Positive | None = None  # of the same call without tangents, measured alternately
     beside: Mapping[str, Positive] = field(default_factory=dict)
     """Milliseconds of ours in the process of a peer, where the peer needs a process of its own. A
     deterministic peer is seen beside our deterministic mode."""

@@ -72,7 +72,10 @@ def summary(
         lines.append(f"WRONG: {len(wrong)} of {len(rows)} rows")
     for what, some in (("selected", selected_rows(rows)), ("best", best_rows(rows))):
         lines += _mean(what, {point_of(row): row.ratio for row in some if row.ok})
-    gains = {point_of(row): heuristic_gain(row) for row in selected_rows(rows) if row.ok}
+    right = [row for row in selected_rows(rows) if row.ok]
+    costs = {point_of(row): forward_cost(row) for row in right}
+    lines += _mean("time beside the forward pass", costs)
+    gains = {point_of(row): heuristic_gain(row) for row in right}
     return lines + _mean("selected beside the heuristic's choice", gains)
 
 
@@ -99,6 +102,11 @@ def heuristic_gain(row: GridRow) -> float | None:
     return None if row.heuristic_ms is None else row.heuristic_ms / row.ms
 
 
+def forward_cost(row: GridRow) -> float | None:
+    """How many times the time of a forward pass a call with tangents takes."""
+    return None if row.forward_ms is None else row.ms / row.forward_ms
+
+
 def speed(row: GridRow, milliseconds: float) -> float:
     """What `milliseconds` at a row's point mean: TFLOP/s, or GB/s where K and V are the traffic."""
     if row.gbps is not None:
@@ -118,6 +126,8 @@ def remark(row: GridRow) -> str:
         return f"{100 * row.gbps / row.copy_gbps:.0f}% of a copy's {row.copy_gbps:.0f} GB/s"
     if row.full_ms is not None:
         return f"{row.full_ms / row.ms:.2f} times as fast as without the window"
+    if (cost := forward_cost(row)) is not None:
+        return f"{cost:.2f} times the time of a forward pass"
     if (gain := heuristic_gain(row)) is not None and row.heuristic_ms != row.ms:
         return f"{gain:.3f} times as fast as the heuristic's choice"
     return ""

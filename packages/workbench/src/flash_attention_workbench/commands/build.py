@@ -19,7 +19,7 @@ from flash_attention.kernel_configs import get_kernel_configs
 from flash_attention.warm_up import kernels_for
 from flash_attention_workbench.commands.console import output, progress, report_table
 from flash_attention_workbench.commands.models import EXAMPLE, WORDS, read_model
-from flash_attention_workbench.commands.options import PassOption, parse_arches, pass_named
+from flash_attention_workbench.commands.options import AnyPassOption, parse_arches, pass_named
 from flash_attention_workbench.commands.precompile import (
     Outcome,
     jobs_of,
@@ -39,7 +39,7 @@ def build(
     set_name: Annotated[
         str | None, typer.Option("--set", help=SET_HELP, show_default=False)
     ] = None,
-    pass_: PassOption = "forward",
+    pass_: AnyPassOption = "forward",
     model: Annotated[list[str] | None, typer.Option(help=MODEL_HELP)] = None,
     arch: Annotated[
         str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")

@@ -141,6 +141,9 @@ class CallOptions:
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="gradients with the same bits in every run")
     ] = False
+    tangents: Annotated[
+        bool, typer.Option("--tangents", help="in forward mode: the tangent of the output as well")
+    ] = False
     json: JsonOption = None
 
     @property
@@ -170,6 +173,7 @@ class CallOptions:
             "gradients": self.gradients,
             "backward_config": self.backward_config,
             "deterministic": self.deterministic,
+            "tangents": self.tangents,
         }
 
     def tell(self, report: Report) -> None:

@@ -12,17 +12,24 @@ from flash_attention.arch import Arch, get_arch
 from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import call_of
 from flash_attention.call.results import unit_descales
+from flash_attention.call.tangent_call import TangentCall
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_plan
+from flash_attention.launch.emulation import (
+    Settings,
+    emulate_any_plan,
+    emulate_backward_plan,
+    emulate_plan,
+)
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import Check, Judge, generate_qkvo
+from flash_attention.reference.tangent_judge import TangentJudge, random_tangents
 from flash_attention_workbench.bench.ladder_run import nearest_to_limit
 from flash_attention_workbench.gradient_check import random_gradients_of
 from ptx_emulator import Counters, Finding
@@ -86,7 +93,12 @@ class EmulatedProblem:
         """Emulate one kernel; `settings` are those of `emulate`. A backward kernel runs between
         those before and after it, which are not counted."""
         target = None if arch is None else get_arch(arch)
-        run = self._backward if family_of(config).pass_ is Pass.BACKWARD else self._forward
+        of_pass = {
+            Pass.FORWARD: self._forward,
+            Pass.BACKWARD: self._backward,
+            Pass.TANGENT: self._tangent,
+        }
+        run = of_pass[family_of(config).pass_]
         return run(config, target, compile_unit, Settings(**settings))
 
     def _forward(
@@ -136,9 +148,36 @@ class EmulatedProblem:
             emulation.seconds,
         )
 
+    def _tangent(
+        self,
+        config: KernelConfig,
+        arch: Arch | None,
+        compile_unit: CompileUnit | None,
+        settings: Settings,
+    ) -> EmulatedKernel:
+        call = self.tangent_call
+        ran = emulate_any_plan(Plan(call, config, arch), call, settings, compile_unit)
+        judged, check = nearest_to_limit(TangentJudge(call).check(ran.result))
+        return EmulatedKernel(
+            config,
+            tuple(self.q.shape),
+            self.causal,
+            judged,
+            check,
+            ran.findings,
+            ran.counters[0],
+            ran.seconds,
+        )
+
     @cached_property
     def judge(self) -> Judge:
         return Judge(self.q, self.k, self.v, **self.keywords)
+
+    @cached_property
+    def tangent_call(self) -> TangentCall:
+        """The same tensors with random tangents."""
+        call = call_of("emulate", self.q, self.k, self.v, None, {"causal": self.causal})
+        return TangentCall(call, *random_tangents(*call[:3]))
 
     @cached_property
     def backward_call(self) -> BackwardCall:
@@ -168,7 +207,7 @@ class EmulatedKernel:
     config: KernelConfig
     shape: tuple[int, ...]  # (batch, seq, heads, d_head)
     causal: bool
-    judged: str  # "output", or the gradient nearest to its limit
+    judged: str  # "output", or the gradient or tangent nearest to its limit
     check: Check
     findings: tuple[Finding, ...]
     counters: Counters

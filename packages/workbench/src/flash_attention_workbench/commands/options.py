@@ -22,6 +22,9 @@ DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
 DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 or 128")]
 HeadsOption = Annotated[int, typer.Option("--heads", help="heads; a constant of rung 16", min=1)]
 PassOption = Annotated[str, typer.Option("--pass", help="whose kernels: forward or backward")]
+AnyPassOption = Annotated[
+    str, typer.Option("--pass", help="whose kernels: forward, backward or tangent")
+]
 ConfigOption = Annotated[
     str | None,
     typer.Option("--config", help="a kernel config: its short form, or rung:5; instead of a rung"),

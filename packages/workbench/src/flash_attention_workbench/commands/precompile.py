@@ -107,7 +107,7 @@ def units_beside(job: Job) -> list[Unit]:
     """The kernels that run before and after a kernel, for dense tensors."""
     family = family_of(job.config)
     companions = family.companions(job.config, job.arch)
-    if family.pass_ is Pass.FORWARD:
+    if family.pass_ is not Pass.BACKWARD:
         return companions
     shape = (1, 1, 1, job.config.d_head)
     like = torch.empty(shape, dtype=job.config.dtype.to_torch_dtype())

@@ -25,13 +25,13 @@ from flash_attention_workbench.commands.console import (
 )
 from flash_attention_workbench.commands.interrupt import INTERRUPTED
 from flash_attention_workbench.commands.options import (
+    AnyPassOption,
     GridCountOption,
     GridDHeadsOption,
     GridDTypeOption,
     GridMaskOption,
     GridSeedOption,
     GridSeqOption,
-    PassOption,
     numbers_of,
     pass_named,
 )
@@ -58,7 +58,7 @@ def tune(
     family: Annotated[
         str | None, typer.Option(help="sm80 or sm90: whose kernels; those of this GPU if left out")
     ] = None,
-    pass_: PassOption = "forward",
+    pass_: AnyPassOption = "forward",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="for gradients with the same bits in every run")
     ] = False,

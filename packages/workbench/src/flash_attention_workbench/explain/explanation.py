@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
+from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention_workbench.explain.backward import BackwardExplanation
 from flash_attention_workbench.explain.gpus import Gpu
@@ -129,9 +130,10 @@ class Explanation:
 
     def _work(self) -> str:
         most = "" if self.work.exact else "at most "
+        tangents = " and their tangents" if isinstance(self.problem, TangentProblem) else ""
         return (
             f"{most}{self.work.flop / 1e9:,.3f} GFLOP, {self.work.num_bytes / 1e6:,.3f} MB of q, k,"
-            f" v and o: {self.work.intensity:,.1f} FLOP a byte"
+            f" v and o{tangents}: {self.work.intensity:,.1f} FLOP a byte"
         )
 
     def _roofline(self) -> str:

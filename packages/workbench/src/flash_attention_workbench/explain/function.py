@@ -9,13 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
+from torch.autograd import forward_ad
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
 from flash_attention.attention import Arguments, attention, read_arguments
-from flash_attention.call.call import with_keywords_of
+from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
+from flash_attention.call.tangent_call import (
+    TangentProblem,
+    check_has_tangent,
+    views_with_tangents,
+)
+from flash_attention.call.tensors import has_tangent
 from flash_attention.choose.rules import choose
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
@@ -45,6 +53,7 @@ def explain(
     arch: str | None = None,
     num_sms: int | None = None,
     gradients: bool = False,
+    tangents: bool = False,
     **keywords: Any,
 ) -> Explanation:
     """Report which kernel `attention` would run for these arguments, why, and at what cost.
@@ -59,19 +68,24 @@ def explain(
     - `num_sms`: its number of multiprocessors.
     - `gradients`: explain the backward pass too. It is explained for the tensors that require
       grad, or for q, k, v and sinks if none does. If one does, it is explained anyway.
+    - `tangents`: explain the call in forward mode, whose kernel computes the tangent of the output
+      as well. A call of tensors that have tangents, as in torch.func.jvp, is explained so anyway.
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
     told = read_arguments("explain", q, k, v, keywords)
     check_switch("gradients", gradients)
+    check_switch("tangents", tangents)
     with naming_padding(told[0]):
-        return _explained(told, arch, num_sms, bool(gradients))
+        return _explained(told, arch, num_sms, bool(gradients), bool(tangents))
 
 
 def _explained(
-    told: Arguments, arch: str | None, num_sms: int | None, gradients: bool
+    told: Arguments, arch: str | None, num_sms: int | None, gradients: bool, tangents: bool
 ) -> Explanation:
     call, given, validate, backward = told
+    if any(map(has_tangent, call[:3])):
+        call, tangents = Call._make((*map(_primal, call[:3]), *call[3:])), True
     q, v = call.q, call.v
     call = padded(call) if needs_padding(q, v) else call
     trained = gradients or (torch.is_grad_enabled() and call.needs_grad())
@@ -79,6 +93,9 @@ def _explained(
         check_differentiable(call)
         call = call._replace(return_lse=True)
     problem, views = check_call(call, device=CPU)
+    if tangents:
+        check_has_tangent(call)
+        problem, views = TangentProblem.of_pass(problem), views_with_tangents(views)
     config = None if given is None else config_for(given, problem, views)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
     if validate and not q.is_meta:
@@ -103,8 +120,16 @@ def _explained(
         tiles=recipe.tiles,
         work=work_of(problem, call),
         function=None if problem.idle else explain_function(call, problem, choice.config, recipe),
-        backward=explain_backward(call, problem, views, backward, setting) if trained else None,
+        backward=explain_backward(call, problem, views[:4], backward, setting) if trained else None,
     )
+
+
+def _primal(tensor: Tensor) -> Tensor:
+    """Return a tensor without its tangent and without transforms around it."""
+    primal: Tensor = forward_ad.unpack_dual(tensor).primal
+    while _functorch.is_gradtrackingtensor(primal):
+        primal = _functorch.get_unwrapped(primal)
+    return primal
 
 
 def _target(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.families.sm90.mla.d_heads import is_mla
 
 
@@ -20,7 +21,7 @@ class Work:
 
     A causal mask of one length halves the FLOP, as everyone counts; of a window every score
     counts that it leaves. The bytes are those of each tensor once, k and v as far as they are used,
-    and v not at all if it is part of k.
+    and v not at all if it is part of k. With tangents there are six products and eight tensors.
     """
 
     flop: int
@@ -51,7 +52,10 @@ def work_of(problem: Problem, call: Call) -> Work:
     num_bytes += of_key * problem.heads_k * sum(keys) * (problem.kv_dtype or problem.dtype).itemsize
     num_bytes += problem.d_v * rows * problem.output_dtype.itemsize
     counted = exact and not problem.has_mask_function
-    return Work(columns * problem.heads * seen, num_bytes, counted)
+    flop = columns * problem.heads * seen
+    if isinstance(problem, TangentProblem):
+        flop, num_bytes = 3 * flop, 2 * num_bytes
+    return Work(flop, num_bytes, counted)
 
 
 def _lengths(cu_seqlens: Tensor | None, length: int, batch: int) -> list[int]:

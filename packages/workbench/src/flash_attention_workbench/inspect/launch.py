@@ -19,6 +19,7 @@ from flash_attention.kernel_configs import KernelConfig, as_kernel_config
 from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.gradient_case import GradientCase
 from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.tangent_case import TangentCase
 from flash_attention_workbench.inspect.nsight import KERNELS
 
 CAUSAL = "causal"
@@ -26,7 +27,7 @@ CAUSAL = "causal"
 
 def kernels(config: KernelConfig) -> str:
     """What ncu counts: of a backward pass the main kernel."""
-    if family_of(config).pass_ is Pass.FORWARD:
+    if family_of(config).pass_ is not Pass.BACKWARD:
         return KERNELS
     return f"regex:flash_backward_(kernel_)?{config.kernel_name()}"
 
@@ -41,8 +42,11 @@ def main(arguments: Sequence[str]) -> None:
     form, batch, seq_len, heads, *mask = arguments
     config = as_kernel_config(form, n_heads=int(heads))
     point = Point(config.d_head, mask == [CAUSAL], int(seq_len), int(batch), int(heads))
-    if family_of(config).pass_ is Pass.BACKWARD:
+    pass_ = family_of(config).pass_
+    if pass_ is Pass.BACKWARD:
         GradientCase.of(point, config.dtype, Measured.BACKWARD, "cuda").kernel(config).run()
+    elif pass_ is Pass.TANGENT:
+        TangentCase.of(point, config.dtype, "cuda").contender(form, config).run()
     else:
         Case.of(point, config.dtype, "cuda").kernel(config).run()
     torch.cuda.synchronize()

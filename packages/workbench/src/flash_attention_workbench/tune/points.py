@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 
 from flash_attention.call.backward_call import BackwardProblem
+from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
-from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid import Point
 from flash_attention_workbench.bench.grid_choice import (
     FILE_DTYPE,
     Part,
@@ -21,7 +22,7 @@ from flash_attention_workbench.bench.grid_choice import (
 )
 from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 
-TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa", *RANDOM_GRIDS)
+TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa", "tangent", *RANDOM_GRIDS)
 """The grids that tables can hold; of random problems, those without a window or packed ones."""
 
 
@@ -44,8 +45,8 @@ def problems_of(
     """The problems of a grid, in its own type and at its own head dimensions, masks and lengths
     unless given; of a file or a list, those that have them, in bfloat16 unless given. Those of the
     backward pass are of all gradients, perhaps `deterministic` ones."""
-    if pass_ is Pass.FORWARD:
-        _check_forward(grid, deterministic)
+    if pass_ is not Pass.BACKWARD:
+        _check_no_gradients(grid, deterministic)
     part = Part(d_heads, masks, seq_lens)
     if isinstance(grid, str) and grid in RANDOM_GRIDS:
         grid = random_points(grid, part.seed, part.count)
@@ -58,13 +59,15 @@ def problems_of(
     return [_dense(point, element, pass_, deterministic) for point in points]
 
 
-def _check_forward(grid: str | os.PathLike[str] | Sequence[Point], deterministic: bool) -> None:
+def _check_no_gradients(
+    grid: str | os.PathLike[str] | Sequence[Point], deterministic: bool
+) -> None:
     if deterministic:
         raise UnsupportedError(
             "deterministic is asked for, which is about gradients; tune the backward pass, or leave"
             " it out"
         )
-    if grid_measured(grid) is not Measured.FORWARD:
+    if grid_measured(grid).pass_ is Pass.BACKWARD:
         raise UnsupportedError(
             f"the grid {grid} is one of gradients; tune the backward pass, or choose a grid of the"
             " forward pass"
@@ -75,6 +78,8 @@ def _dense(point: Point, dtype: DType, pass_: Pass, deterministic: bool) -> Dens
     problem = point.problem(dtype)
     if pass_ is Pass.BACKWARD:
         problem = BackwardProblem.of_pass(problem, deterministic=deterministic)
+    elif pass_ is Pass.TANGENT:
+        problem = TangentProblem.of_pass(problem)
     dense = DenseProblem.of(problem)
     if dense is None:
         packed = "packed entries (lengths)" if point.lengths else "nothing to compute"

@@ -91,10 +91,11 @@ def tune(
 ) -> Table:
     """Find the fastest config for every problem of a grid on a GPU of this machine.
 
-    - `grid`: "fa3", "seed", "prefill_gqa", "backward_gqa", the path of a file of problems, or
-      points.
+    - `grid`: "fa3", "seed", "prefill_gqa", "backward_gqa", "tangent", the path of a file of
+      problems, or points.
     - `d_heads`, `masks` (True is causal), `seq_lens`, `dtype`: the part of the grid to tune.
-    - `pass_`: "forward", or "backward" for the kernels of dq, dk and dv, timed together.
+    - `pass_`: "forward", "backward" for the kernels of dq, dk and dv, timed together, or "tangent"
+      for the kernels of forward-mode derivatives.
     - `deterministic`: tune the backward pass of calls that ask for the same bits in every run.
     - `table`: a table file, which is written after each problem. Other entries stay in it.
     - `store`: a file of all timings. None is repeated, so an interrupted run continues.

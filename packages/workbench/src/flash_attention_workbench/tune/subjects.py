@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -14,14 +15,21 @@ from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.results import new_gradient
-from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
+from flash_attention.call.tangent_call import TangentCall, WithTangent
+from flash_attention.choose.dense import (
+    DenseBackwardProblem,
+    DenseProblem,
+    DenseTangentProblem,
+)
 from flash_attention.choose.heuristic import select_config
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.reference.gradient_judge import GradientJudge
-from flash_attention.reference.judge import generate_qkvo
+from flash_attention.reference.judge import Check, generate_qkvo
 from flash_attention.reference.part_judge import PartJudge
+from flash_attention.reference.tangent_judge import TangentJudge, random_tangents
 from flash_attention_workbench.bench.gradient_case import CHECKED_SCORES, pass_contender
+from flash_attention_workbench.bench.tangent_case import tangent_contender
 from flash_attention_workbench.bench.timing import Contender
 from flash_attention_workbench.gradient_check import random_gradients_of
 
@@ -40,10 +48,14 @@ class Subject(Protocol):
 
 
 def subject_of(problem: DenseProblem, device: torch.device, arch: Arch) -> Subject:
-    """Make the tensors of a problem of either pass."""
+    """Make the tensors of a problem of any pass."""
     if isinstance(problem, DenseBackwardProblem):
         return BackwardSubject.of(problem, device, arch)
-    return ForwardSubject(problem, *_tensors(problem, device))
+    q, k, v, o = _tensors(problem, device)
+    if isinstance(problem, DenseTangentProblem):
+        call = Call(q, k, v, causal=problem.causal)
+        return TangentSubject(TangentCall(call, *random_tangents(q, k, v)))
+    return ForwardSubject(problem, q, k, v, o)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +117,31 @@ class BackwardSubject:
         return pass_contender(config.short_form(), self.call, config, self.gradients)
 
     def fault(self, result: Gradients) -> str | None:
-        checks = self.judge.check(result)
-        wrong = [f"{name} is {check}" for name, check in checks.items() if not check.ok]
-        return "; ".join(wrong) or None
+        return _faults(self.judge.check(result))
+
+
+@dataclass(frozen=True, eq=False)
+class TangentSubject:
+    """Attention of random tensors, and the tangent of its output."""
+
+    call: TangentCall
+
+    judged_first: ClassVar[bool] = False
+
+    def contender(self, config: KernelConfig) -> Contender:
+        return tangent_contender(config.short_form(), self.call, config)
+
+    def fault(self, result: WithTangent) -> str | None:
+        return _faults(self._judge.check(result))
+
+    @cached_property
+    def _judge(self) -> TangentJudge:
+        return TangentJudge(self.call)
+
+
+def _faults(checks: Mapping[str, Check]) -> str | None:
+    wrong = [f"{name} is {check}" for name, check in checks.items() if not check.ok]
+    return "; ".join(wrong) or None
 
 
 def _tensors(problem: DenseProblem, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:

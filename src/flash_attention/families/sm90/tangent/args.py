@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import ClassVar
 
 from flash_attention.families.call_args import Fields, layout_asserts, parameter
@@ -24,3 +25,6 @@ class TangentKernelArgs(ForwardKernelArgs):
 
 PARAMETER = parameter(TangentKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(TangentKernelArgs)
+FIRST_TANGENT: int = TangentKernelArgs.q_tangent.offset
+pack_tangents = struct.Struct("<5Q").pack_into
+"""Packs the addresses of all tangents, which follow each other from FIRST_TANGENT on."""

@@ -14,6 +14,7 @@ import torch
 import typer
 
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType
 from flash_attention_workbench.bench.agreement import agreements, pair_up
@@ -33,6 +34,7 @@ from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention_workbench.bench.peers.gradients import PEER_NAMES
 from flash_attention_workbench.bench.random_grid import RANDOM_GRIDS
 from flash_attention_workbench.bench.serving import SERVING
+from flash_attention_workbench.bench.tangent_run import measure_tangents
 from flash_attention_workbench.commands.bench import tables
 from flash_attention_workbench.commands.bench.compiling import compile_all
 from flash_attention_workbench.commands.bench.functions import AskedFunctions, bench_functions
@@ -204,12 +206,12 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
             bar.advance(task)
     if settings.grid in RANDOM_GRIDS:  # the slowest beside its peers first
         rows.sort(key=lambda row: row.ratio or math.inf)
-    forward = settings.measured is Measured.FORWARD
-    output.print(tables.speeds(rows, settings.peers if forward else PEER_NAMES, legend))
+    of_gradients = settings.measured.pass_ is Pass.BACKWARD
+    output.print(tables.speeds(rows, PEER_NAMES if of_gradients else settings.peers, legend))
     print_lines(summary(rows, refused, legend))
     if settings.grid in RANDOM_GRIDS:
         print_lines([slower_than_peers(rows)])
-    if not forward:
+    if of_gradients:
         print_lines(map(str, gradient_means(rows)))
     print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
     for when, state in facts["clocks"].items():
@@ -230,7 +232,8 @@ def _result(
         settings.heuristic,
         settings.graph,
     )
-    measure = measure_point if settings.measured is Measured.FORWARD else measure_gradients
+    measures = {Measured.FORWARD: measure_point, Measured.TANGENT: measure_tangents}
+    measure = measures.get(settings.measured, measure_gradients)
     return measure(asked, configs, settings.peers, beside_fa3)
 
 
