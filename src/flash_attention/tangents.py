@@ -26,7 +26,7 @@ from flash_attention.call.tangent_call import TangentCall, check_has_tangent
 from flash_attention.call.tensors import (
     TensorView,
     check_shapes,
-    has_tangent,
+    given_tensors,
     refuse_second_tangent,
 )
 from flash_attention.errors import UnsupportedError
@@ -35,6 +35,7 @@ from flash_attention.families.sm90.tangent.recipe import check_runs
 from flash_attention.launch.preparation import Outputs
 from flash_attention.launch.tangent import tangent_by_kernel
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
+from flash_attention.program.tangent import has_tangent
 from flash_attention.reference.composite import attention_by_composition
 
 
@@ -42,12 +43,12 @@ def compute_in_forward_mode(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Outputs | None:
     """Run a call whose tensors may have tangents. Returns None if they have none."""
-    has_tangents = any(map(has_tangent, (*call[:5], *call[10:13])))
+    has_tangents = any(map(has_tangent, given_tensors(call)))
     if not has_tangents and not is_transformed():
         return None
     check_switch("validate", validate)
     by_torch = config is None and call.q.is_cpu
-    if has_tangents or _is_batched(call) or (by_torch and not _lacks_tangent(call)):
+    if has_tangents or ((by_torch or _is_batched(call)) and not _lacks_tangent(call)):
         _check(call, config)
         if by_torch:
             return _asked(call, *attention_by_composition(call))

@@ -17,6 +17,7 @@ from flash_attention.errors import one, quoted
 from flash_attention.program.graph import Graph
 from flash_attention.program.nodes import BOOL, DTYPES, FLOAT, INT, RANK, Type
 from flash_attention.program.refusal import refuse
+from flash_attention.program.tangent import has_tangent
 
 Operation = Callable[..., Any]
 _TORCH_TYPES = {BOOL: torch.bool, INT: torch.int32, FLOAT: torch.float32}
@@ -272,7 +273,8 @@ class Capture(Graph):
                 "read one element of it, such as tensor[head] or tensor[head, query, key]",
             )
         compiling = torch.compiler.is_dynamo_compiling()  # and nothing has a value
-        if tensor.device.type == "cpu" and not (tensor.requires_grad or compiling):
+        differentiated = tensor.requires_grad or has_tangent(tensor)
+        if tensor.device.type == "cpu" and not (compiling or differentiated):
             self.saw_values = True
             return tensor.item()
         return self.symbol(self._load(tensor, ()))
