@@ -203,12 +203,13 @@ def test_a_call_inside_of_vmap_may_have_no_tangent() -> None:
     q, k, v, *_ = doubles()
     sinks, one = torch.zeros(3), torch.ones((), dtype=torch.float64)
 
-    def scaled(factor: Tensor) -> Tensor:
-        return factor * vmap(lambda q: attention(q, k, v, sinks=sinks))(many(q))
+    def attend(q: Tensor) -> Tensor:
+        return attention(q, k, v, sinks=sinks)
 
-    close(jvp(scaled, (one,), (one,))[1][0], attention(q, k, v, sinks=sinks))
+    tangent = jvp(lambda factor: factor * vmap(attend)(many(q)), (one,), (one,))[1]
+    close(tangent[0], attend(q))
     with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
-        jvp(vmap(lambda q: attention(q, k, v, sinks=sinks)), (many(q),), (many(q),))
+        jvp(vmap(attend), (many(q),), (many(q),))
 
 
 class BelowAutograd(TorchDispatchMode):
@@ -222,9 +223,11 @@ class BelowAutograd(TorchDispatchMode):
 def test_an_operator_below_autograd_sees_tangents(requires_grad: bool) -> None:
     q, k, v, *_ = doubles()
     q.requires_grad_(requires_grad)
-    with forward_ad.dual_level(), BelowAutograd():
+    with forward_ad.dual_level(), BelowAutograd():  # type: ignore[no-untyped-call]
         close(attention(q, k, v), attention(q.detach(), k, v))
-        with pytest.raises((UnsupportedError, RuntimeError), match=r"has a tangent|forward mode AD"):
+        with pytest.raises(
+            (UnsupportedError, RuntimeError), match=r"has a tangent|forward mode AD"
+        ):
             torch.ops.flash_attention.dense(forward_ad.make_dual(q, k), k, v)
 
 

@@ -95,6 +95,10 @@ class Symbol:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self._is_no_number("NumPy", "write the same function of torch")
 
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        call = self.capture.call
+        return call("floordiv", (self, other), {}), call("mod", (self, other), {})
+
     def __getitem__(self, index: object) -> NoReturn:
         refuse("a coordinate or a score is indexed", "it is one value; index captured tensors only")
 
@@ -292,10 +296,10 @@ class Capture(Graph):
         if isinstance(value, bool):
             return self.cast(self.literal(value), type_)
         if type_ == FLOAT:
-            number = float(value)
-            if not abs(number) < _FLOAT_LIMIT:  # infinite or NaN, as kernels see it
-                return self.literal(math.copysign(math.inf, number) if number == number else number)
-            return self._number(number, FLOAT)
+            if not abs(value) < _FLOAT_LIMIT:  # infinite or NaN, as kernels see it
+                infinite = math.inf if value > 0 else -math.inf
+                return self.literal(infinite if value == value else math.nan)
+            return self._number(float(value), FLOAT)
         if type_ == BOOL:
             return self.literal(bool(value))
         if not -_INT_LIMIT <= value < _INT_LIMIT:
