@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from flash_attention import KernelConfigError, UnsupportedError, attention
@@ -177,6 +178,65 @@ def test_padded_heads_are_differentiated_in_transforms() -> None:
         close(found, wanted)
     of_sum = grad(lambda q: causal(q, given[1], given[2]).sum())
     close(of_sum(given[0]), grad(lambda q: by_torch(q, given[1], given[2]).sum())(given[0]))
+
+
+def test_padded_heads_have_tangents_and_gradients_together() -> None:
+    given = [t[..., :5] for t in doubles()]
+    found, wanted = (gradient_of_output(attend, given) for attend in (causal, by_torch))
+    close(found, wanted)
+
+
+@pytest.mark.parametrize("transform", [lambda f, q: jvp(f, (q,), (q,)), lambda f, q: f(q)])
+def test_padding_hides_no_wrong_head_dimension(transform: Any) -> None:
+    q, k, v, *_ = doubles()
+    with pytest.raises(UnsupportedError, match="q and k must agree in d_head"):
+        transform(lambda q: attention(q, k[..., :5], v[..., :5]), q)
+
+
+@pytest.mark.parametrize("table", [torch.zeros(9, 9), torch.tensor(2.0)], ids=["tensor", "0-d"])
+def test_the_tangent_of_a_captured_tensor_is_not_lost(table: Tensor) -> None:
+    q, k, v, *_ = halves("cpu", 9)
+
+    def of_captured(bias: Tensor) -> Tensor:
+        def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+            return score + (bias[query, key] if bias.ndim else bias)
+
+        return attention(q, k, v, score=change)
+
+    with pytest.raises(UnsupportedError, match="a tangent and a score or mask function is given"):
+        jvp(of_captured, (table,), (table,))
+
+
+def test_a_call_inside_of_vmap_may_have_no_tangent() -> None:
+    q, k, v, *_ = doubles()
+    sinks, one = torch.zeros(3), torch.ones((), dtype=torch.float64)
+
+    def attend(q: Tensor) -> Tensor:
+        return attention(q, k, v, sinks=sinks)
+
+    tangent = jvp(lambda factor: factor * vmap(attend)(many(q)), (one,), (one,))[1]
+    close(tangent[0], attend(q))
+    with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
+        jvp(vmap(attend), (many(q),), (many(q),))
+
+
+class BelowAutograd(TorchDispatchMode):
+    """Runs operators where a compiled graph may run them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_operator_below_autograd_sees_tangents(requires_grad: bool) -> None:
+    q, k, v, *_ = doubles()
+    q.requires_grad_(requires_grad)
+    with forward_ad.dual_level(), BelowAutograd():  # type: ignore[no-untyped-call]
+        close(attention(q, k, v), attention(q.detach(), k, v))
+        with pytest.raises(
+            (UnsupportedError, RuntimeError), match=r"has a tangent|forward mode AD"
+        ):
+            torch.ops.flash_attention.dense(forward_ad.make_dual(q, k), k, v)
 
 
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(0, 4), (4, 0)])

@@ -29,9 +29,11 @@ class Mask:
         return self._function(batch, head, query, key)
 
     def __and__(self, other: MaskFunction) -> Mask:
+        _check_function(other)
         return Mask(lambda *at: self(*at) & other(*at))
 
     def __or__(self, other: MaskFunction) -> Mask:
+        _check_function(other)
         return Mask(lambda *at: self(*at) | other(*at))
 
     def __invert__(self) -> Mask:
@@ -39,6 +41,13 @@ class Mask:
 
     __rand__ = __and__
     __ror__ = __or__
+
+
+def _check_function(other: object) -> None:
+    if not callable(other):
+        raise UnsupportedError(
+            f"a mask is combined with {quoted(other)}; & and | take masks and mask functions"
+        )
 
 
 def causal(offset: int = 0) -> Mask:
@@ -69,6 +78,7 @@ def prefix_lm(prefix: int | Tensor) -> Mask:
     if isinstance(prefix, Tensor):
         _check(prefix, "prefix", 1)
         return causal() | (lambda batch, head, query, key: key < prefix[batch])
+    _check_count(prefix, "prefix")
     return causal() | (lambda batch, head, query, key: key < prefix)
 
 
@@ -98,6 +108,7 @@ def _same(ids: Tensor, name: str) -> Mask:
 def sink_window(sinks: int, left: int) -> Mask:
     """A query sees its own key, the `left` keys before it, and the first `sinks` keys; none after
     its own."""
+    _check_count(sinks, "sinks")
     first = Mask(lambda batch, head, query, key: key < sinks)
     return causal() & (first | window(left, None))
 
@@ -193,7 +204,14 @@ def _tour(parents: list[int]) -> tuple[list[int], list[int]]:
     return enter, leave
 
 
+def _check_count(count: int, name: str) -> None:
+    if count < 0:
+        raise UnsupportedError(f"{name} is {count}; give the number of keys, 0 or more")
+
+
 def _check(tensor: Tensor, name: str, *dimensions: int) -> None:
+    if not isinstance(tensor, Tensor):
+        raise UnsupportedError(f"{name} is {quoted(tensor)}; pass a tensor of integers")
     if tensor.dtype not in _INTEGERS or tensor.ndim not in dimensions:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; it must have"

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from flash_attention.call.checks import check_dense
 from flash_attention.call.merge_call import DIMS, LSE_DIMS, MergeCall, check_merge
-from flash_attention.call.tensors import has_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.ops import is_traced, lacks_memory
+from flash_attention.program.tangent import has_tangent
 from flash_attention.reference.merge import merge_gradients, merge_with_torch
 
 

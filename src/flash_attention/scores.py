@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 
 ScoreFunction = Callable[[Any, Any, Any, Any, Any], Any]
 """From a score, a batch, a head, a query and a key to the new score."""
@@ -86,6 +86,8 @@ def softcap(cap: float) -> ScoreFunction:
 
 
 def _check(tensor: Tensor, name: str, *dimensions: int) -> None:
+    if not isinstance(tensor, Tensor):
+        raise UnsupportedError(f"{name} is {quoted(tensor)}; pass a tensor of floats")
     if not tensor.is_floating_point() or tensor.ndim not in dimensions:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; it must have"

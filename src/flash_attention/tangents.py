@@ -28,7 +28,7 @@ from flash_attention.call.tangent_call import TangentCall, TangentProblem, check
 from flash_attention.call.tensors import (
     TensorView,
     check_shapes,
-    has_tangent,
+    given_tensors,
     refuse_second_tangent,
 )
 from flash_attention.choose.heuristic import select_config
@@ -37,6 +37,7 @@ from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute_tangent
 from flash_attention.launch.preparation import Outputs
 from flash_attention.ops import NO_BACKWARD_OPTIONS, BackwardOptions
+from flash_attention.program.tangent import has_tangent
 from flash_attention.reference.composite import attention_by_composition
 
 
@@ -44,12 +45,12 @@ def compute_in_forward_mode(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Outputs | None:
     """Run a call whose tensors may have tangents. Returns None if they have none."""
-    has_tangents = any(map(has_tangent, (*call[:5], *call[10:13])))
+    has_tangents = any(map(has_tangent, given_tensors(call)))
     if not has_tangents and not is_transformed():
         return None
     check_switch("validate", validate)
     by_torch = config is None and call.q.is_cpu
-    if has_tangents or _is_batched(call) or (by_torch and not _lacks_tangent(call)):
+    if has_tangents or ((by_torch or _is_batched(call)) and not _lacks_tangent(call)):
         check_has_tangent(call)
         if by_torch:
             _check_as_a_plan(call)

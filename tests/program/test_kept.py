@@ -269,3 +269,20 @@ def test_few_traces_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Traced] = [trace_mask(window(left)) for left in range(9)]
     assert [each.numbers for each in found] == [(left,) for left in range(9)]
     assert len(kept._kept) == 4
+
+
+def test_threads_keep_traces_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_MOST", 1)
+    monkeypatch.setattr(kept, "_kept", _Racing())
+    found = [trace_mask(window(left)) for left in range(3)]
+    assert [each.numbers for each in found] == [(left,) for left in range(3)]
+
+
+class _Racing(dict[Any, Any]):
+    """A dictionary whose oldest entry another thread takes away while this one looks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        seen = list(super().__iter__())
+        for key in seen[:1]:
+            del self[key]
+        return iter(seen)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +47,13 @@ def test_torch_reader_computes_what_the_function_does(first: int) -> None:
             change_score(traced, score, at), change(score, *at).double().broadcast_to(SHAPE)
         )
         assert torch.equal(see(traced, at, torch.float64), mask(*at).broadcast_to(SHAPE))
+
+
+@pytest.mark.parametrize("operation", [operator.floordiv, operator.mod])
+def test_torch_reader_names_a_division_by_zero(operation: Callable[[Any, Any], Any]) -> None:
+    traced = trace(mask=lambda b, h, q, k: torch.where(q > 0, operation(k, q) == 0, q == 0))
+    with pytest.raises(ZeroDivisionError, match="divides an integer by 0"):
+        see(traced, grid(*SHAPE))
 
 
 @pytest.mark.parametrize("first", range(0, 150, 50))

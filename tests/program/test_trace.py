@@ -6,7 +6,9 @@ from __future__ import annotations
 import gc
 import inspect
 import math
+import operator
 import re
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
+from flash_attention import masks
 from flash_attention.errors import UnsupportedError
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.nodes import BATCH, HEAD, KEY, QUERY, SCORE
@@ -49,7 +53,7 @@ def test_infinities_are_part_of_the_text() -> None:
 
     assert masked(-math.inf).numbers == masked(math.inf).numbers == ()
     assert masked(-math.inf).program != masked(math.inf).program
-    assert masked(-1e300).program == masked(-math.inf).program
+    assert masked(-1e300).program == masked(-(10**400)).program == masked(-math.inf).program
     assert masked(0.0).program == masked(1.0).program != masked(math.nan).program
 
 
@@ -164,6 +168,8 @@ def test_masks_that_are_refused(function: Any, line: str, words: str) -> None:
         (lambda s, b, h, q, k: s < 1, "s < 1", "returns a bool; it must return the new score"),
         (lambda s, b, h, q, k: s.clamp(1, 2, 3), "s.clamp(1, 2, 3)", "other arguments than"),
         (lambda s, b, h, q, k: s**1.5, "s**1.5", "exponents can be"),
+        (lambda s, b, h, q, k: s**math.inf, "s**math.inf", "exponents can be"),
+        (lambda s, b, h, q, k: s**math.nan, "s**math.nan", "exponents can be"),
     ],
 )
 def test_scores_that_are_refused(function: Any, line: str, words: str) -> None:
@@ -187,6 +193,19 @@ def test_numpy_is_refused_and_its_numbers_are_numbers() -> None:
         trace_score(lambda s, b, h, q, k: np.exp(s))
     traced = trace_score(lambda s, b, h, q, k: np.float32(2) * s + np.int64(3))
     assert traced.numbers == (2.0, 3.0)
+
+
+def test_a_function_that_calls_too_many_others_is_refused() -> None:
+    mask = masks.causal()
+    for _ in range(sys.getrecursionlimit()):
+        mask = mask | masks.window(1, 1)
+    with pytest.raises(UnsupportedError, match="within each other than Python allows; combine"):
+        trace_mask(mask)
+
+
+def test_torch_and_python_call_functions_by_other_names() -> None:
+    both = trace_score(lambda s, b, h, q, k: F.relu(s) + operator.add(*divmod(q, 3)))
+    assert both == trace_score(lambda s, b, h, q, k: torch.relu(s) + (q // 3 + q % 3))
 
 
 def test_a_symbol_of_an_earlier_call_is_refused() -> None:

@@ -4,7 +4,7 @@ their own. They read `TensorView`s, which describe tensors, so they need no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NoReturn
@@ -17,6 +17,7 @@ from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.call.transposed import has_transposed_v
 from flash_attention.errors import UnsupportedError, one
+from flash_attention.program.tangent import has_tangent
 
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
@@ -116,11 +117,7 @@ def check_shapes(
             f"{k.name} has shape {shown(k.shape)}, {v.name} has shape {shown(v.shape)}; {k.name}"
             f" and {v.name} must agree in all but the last dimension"
         )
-    if k.shape[-1] != q.shape[-1]:
-        raise UnsupportedError(
-            f"{k.name} has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and {k.name}"
-            " must agree in d_head"
-        )
+    check_d_head(q.shape, k.shape, k.name)
     if not (packing.q or packing.kv or packing.paged) and k.shape[0] != q.shape[0]:
         raise UnsupportedError(
             f"{k.name} has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, {k.name} and"
@@ -164,6 +161,15 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
                 f"{o.name} and {view.name} overlap in memory: {view.name} would be overwritten"
                 " while it is read; pass a tensor with memory of its own, or leave it out"
             )
+
+
+def check_d_head(q: Sequence[int], k: Sequence[int], name: str = "k") -> None:
+    """Check that the shapes of q and k agree in d_head."""
+    if k[-1] != q[-1]:
+        raise UnsupportedError(
+            f"{name} has shape {shown(k)}, q has shape {shown(q)}; q and {name} must agree in"
+            " d_head"
+        )
 
 
 def check_no_grad(call: Call, *others: torch.Tensor | None) -> None:
@@ -211,8 +217,13 @@ def check_not_paged(call: Call) -> None:
 
 def check_no_tangent(call: Call, *others: torch.Tensor | None) -> None:
     """Raise UnsupportedError if a tensor has a tangent of forward-mode autograd."""
-    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[10:13], *others))):
+    if forward_ad._current_level >= 0 and any(map(has_tangent, (*given_tensors(call), *others))):
         refuse_tangent()
+
+
+def given_tensors(call: Call) -> tuple[torch.Tensor | None, ...]:
+    """Return the tensors of a call that may have tangents, those that its function reads too."""
+    return (*call[:5], *call[10:13], *getattr(call.function, "tensors", ()))
 
 
 def refuse_tangent() -> NoReturn:
@@ -231,16 +242,6 @@ def refuse_second_tangent() -> NoReturn:
         " of attention or of its tangent; call torch's scaled_dot_product_attention under"
         " sdpa_kernel(SDPBackend.MATH)"
     )
-
-
-def has_tangent(tensor: torch.Tensor | None) -> bool:
-    """Return whether a tensor has a tangent of forward-mode autograd, as in torch.func.jvp. Those
-    that torch.vmap hides are not seen."""
-    if forward_ad._current_level < 0 or not isinstance(tensor, torch.Tensor):
-        return False
-    if torch._C._functorch.is_batchedtensor(tensor):  # which torch does not unpack
-        return False
-    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def check_not_bytes(view: TensorView) -> None:

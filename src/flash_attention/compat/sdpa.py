@@ -29,10 +29,11 @@ from flash_attention.call.call import Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_softmax_scale, check_switch
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import DTYPES, has_tangent
+from flash_attention.call.tensors import DTYPES
 from flash_attention.compat.eight_bits import without_factors
 from flash_attention.compat.mask_tensors import mask_options, mask_refusal
 from flash_attention.errors import UnsupportedError
+from flash_attention.program.tangent import has_tangent
 
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
 
@@ -289,7 +290,7 @@ def no_kernel(
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
     query, key, value = tensors
-    if any(has_tangent(t) for t in tensors):
+    if any(map(has_tangent, (*tensors, attn_mask))):
         return (
             "a tensor has a tangent, which this function does not take; call attention, which does"
         )

@@ -15,10 +15,17 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.options import check_extras, check_options
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import Packing, check_given_output, check_shapes
+from flash_attention.call.tensors import (
+    Packing,
+    check_d_head,
+    check_given_output,
+    check_shapes,
+    given_tensors,
+)
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.registry import FAMILIES
+from flash_attention.program.tangent import has_tangent
 
 MAX_D_HEAD = max(family.widest() for family in FAMILIES)
 STEP = 8  # elements of 16 bits that one copy instruction moves
@@ -40,6 +47,8 @@ def padded(call: Call) -> Call:
     follows from the head dimension before padding. The call is checked first."""
     if not (torch.compiler.is_compiling() or _any_transforms()):  # whose tensors have no memory
         _check(call)
+    else:
+        check_d_head(call.q.shape, call.k.shape)  # which padding would hide
     step = _step(call.v)
     q, k, v = (_padded(tensor, step) for tensor in call[:3])
     scale = call.softmax_scale
@@ -80,7 +89,8 @@ def _check(call: Call) -> None:
     check_extras(call, q, k)
     for view in out:
         check_given_output(view, q, v)
-    if torch.is_grad_enabled() and call.needs_grad():
+    in_forward_mode = any(map(has_tangent, given_tensors(call)))
+    if torch.is_grad_enabled() and call.needs_grad() and not in_forward_mode:
         check_differentiable(call)
 
 

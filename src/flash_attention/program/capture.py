@@ -17,6 +17,7 @@ from flash_attention.errors import one, quoted
 from flash_attention.program.graph import Graph
 from flash_attention.program.nodes import BOOL, DTYPES, FLOAT, INT, RANK, Type
 from flash_attention.program.refusal import refuse
+from flash_attention.program.tangent import has_tangent
 
 Operation = Callable[..., Any]
 _TORCH_TYPES = {BOOL: torch.bool, INT: torch.int32, FLOAT: torch.float32}
@@ -93,6 +94,10 @@ class Symbol:
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self._is_no_number("NumPy", "write the same function of torch")
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        call = self.capture.call
+        return call("floordiv", (self, other), {}), call("mod", (self, other), {})
 
     def __getitem__(self, index: object) -> NoReturn:
         refuse("a coordinate or a score is indexed", "it is one value; index captured tensors only")
@@ -272,7 +277,8 @@ class Capture(Graph):
                 "read one element of it, such as tensor[head] or tensor[head, query, key]",
             )
         compiling = torch.compiler.is_dynamo_compiling()  # and nothing has a value
-        if tensor.device.type == "cpu" and not (tensor.requires_grad or compiling):
+        differentiated = tensor.requires_grad or has_tangent(tensor)
+        if tensor.device.type == "cpu" and not (compiling or differentiated):
             self.saw_values = True
             return tensor.item()
         return self.symbol(self._load(tensor, ()))
@@ -290,10 +296,10 @@ class Capture(Graph):
         if isinstance(value, bool):
             return self.cast(self.literal(value), type_)
         if type_ == FLOAT:
-            number = float(value)
-            if not abs(number) < _FLOAT_LIMIT:  # infinite or NaN, as kernels see it
-                return self.literal(math.copysign(math.inf, number) if number == number else number)
-            return self._number(number, FLOAT)
+            if not abs(value) < _FLOAT_LIMIT:  # infinite or NaN, as kernels see it
+                infinite = math.inf if value > 0 else -math.inf
+                return self.literal(infinite if value == value else math.nan)
+            return self._number(float(value), FLOAT)
         if type_ == BOOL:
             return self.literal(bool(value))
         if not -_INT_LIMIT <= value < _INT_LIMIT:

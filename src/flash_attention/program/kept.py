@@ -174,7 +174,8 @@ def keep(reads: Reads, program: Program, tensors: tuple[Tensor, ...], numbers: N
     if reads.key is None or not all(id(tensor) in places for tensor in tensors):
         return
     if len(_kept) >= _MOST:
-        del _kept[next(iter(_kept))]
+        oldest, *_ = list(_kept)  # at once, as threads keep traces at the same time
+        _kept.pop(oldest, None)
     slots = [places[id(tensor)] for tensor in tensors]
     weak = [ref(tensor) for tensor in reads.tensors]
     _kept[reads.key] = _Kept(program, slots, numbers, weak, reads.others)

@@ -146,7 +146,7 @@ def power(capture: Capture, input: Any, exponent: Any) -> Symbol:
     if isinstance(base, Symbol) and not isinstance(by, Symbol):
         if by == 0.5:
             return root(capture, base)  # type: ignore[no-any-return]
-        if by == int(by) and 1 <= by <= _MOST_FACTORS:
+        if 1 <= by <= _MOST_FACTORS and by == int(by):
             (factor,) = capture.together(base, least=FLOAT if isinstance(by, float) else INT)
             product = factor
             for _ in range(int(by) - 1):
@@ -200,7 +200,7 @@ def _clamp_most(capture: Capture, input: Any, max: Any) -> Symbol:
     return clamp(capture, input, None, max)
 
 
-def relu(capture: Capture, input: Any) -> Symbol:
+def relu(capture: Capture, input: Any, inplace: bool = False) -> Symbol:
     """0 below 0."""
     (value,) = capture.together(input, least=FLOAT)
     zero = capture.literal(0.0)

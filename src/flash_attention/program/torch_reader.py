@@ -110,7 +110,22 @@ def _read(traced: Traced, node: Node, indices: list[Tensor]) -> Tensor:
 def _floor_divide(left: Tensor, right: Tensor) -> Tensor:
     if left.is_floating_point():
         return torch.floor(left / right)
+    _check_divisor(right)
     return torch.floor_divide(left, right)
+
+
+def _remainder(left: Tensor, right: Tensor) -> Tensor:
+    _check_divisor(right)
+    return torch.remainder(left, right)
+
+
+def _check_divisor(divisor: Tensor) -> None:
+    if not divisor.all():
+        raise ZeroDivisionError(
+            "a score or mask function divides an integer by 0 with // or %, also if torch.where"
+            " does not choose the result; make the divisor another number there, such as"
+            " torch.clamp(x, min=1)"
+        )
 
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
@@ -119,7 +134,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "mul": torch.mul,
     "div": torch.div,
     "floordiv": _floor_divide,
-    "mod": torch.remainder,
+    "mod": _remainder,
     "min": torch.minimum,
     "max": torch.maximum,
     "neg": torch.neg,

@@ -153,6 +153,12 @@ def _call(capture: Capture, function: Callable[..., Any], what: str, names: tupl
         symbols = [capture.show(each) for each in symbols]
     try:
         return function(*symbols)
+    except RecursionError:
+        refuse_function(
+            function,
+            f"the {what} calls more functions within each other than Python allows",
+            "combine fewer masks, or write one function with a loop",
+        )
     except TypeError:
         if _takes(function, len(symbols)):
             raise
