@@ -115,7 +115,7 @@ def test_every_step_of_a_server_finds_its_kernels(name: str) -> None:
         units = units_of(call, draw.choice(MULTIPROCESSORS))
         assert units <= warm, [unit.name for unit in units - warm]
         met |= units
-    assert len(warm - met) <= 1  # little is compiled that no step needs
+    assert len(warm - met) <= 2  # little is compiled that no step needs
 
 
 def test_a_call_with_a_batch_dimension_stands_for_others_of_its_kind() -> None:

@@ -13,8 +13,9 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,25 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
-from flash_attention.call.results import E4M3
 from flash_attention.compat.vllm import flash_attn_varlen_func
 from flash_attention.files import write_record
-from flash_attention.reference.judge import cu_seqlens
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.peers.fa3 import FA3
-from flash_attention_workbench.bench.serving_run import FEWEST_HEADS, fa3_run
+from flash_attention_workbench.bench.serving import Layer
+from flash_attention_workbench.bench.serving_run import FEWEST_HEADS, drawn, engine_call, fa3_run
 from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 STEPS = Path(__file__).parent / "vllm.json"
 OURS = "ours"
+ONE, TWO = "ours, one launch", "ours, two launches"
+IN_LAUNCHES = {ONE: False, TWO: True}  # whether sequences that decode have a kernel of their own
+LAUNCHES = {"one": [ONE], "two": [TWO], "both": [ONE, TWO]}
 CHECKED = 10  # one call of so many is compared with float32
+TOLERANCE = {False: 6e-3, True: 4e-2}
+"""The norm of the difference of two outputs, as a fraction of the output's, that the numbers of a
+layer explain, by whether they have 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -47,37 +54,11 @@ class Step:
     pages: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The attention of a model, and the difference of two outputs that its numbers explain."""
-
-    heads: int
-    heads_k: int
-    d: int
-    window: tuple[int, int] | None = None
-    sinks: bool = False
-    of_8_bits: bool = False
-    tolerance: float = 6e-3  # the norm of the difference, as a fraction of the output's
-
-    def cache(self, pages: int, page: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """K and V, random, as vLLM lays them out: heads before rows, and V beside K."""
-        generator = torch.Generator(device).manual_seed(pages)
-        shape = (pages, self.heads_k, page, 2 * self.d)
-        both = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
-        k, v = both.to(self.dtype).transpose(1, 2).split(self.d, dim=-1)
-        return k, v
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of q, k and v."""
-        return E4M3 if self.of_8_bits else torch.bfloat16
-
-
 LAYERS = {
     "32:8 heads, d 128": Layer(32, 8, 128),
     "28:4 heads, d 128": Layer(28, 4, 128),
-    "64:8 heads, d 64, sinks, window of 128": Layer(64, 8, 64, (127, 0), sinks=True),
-    "32:8 heads, d 128, 8 bits": Layer(32, 8, 128, of_8_bits=True, tolerance=4e-2),
+    "64:8 heads, d 64, sinks, window of 128": Layer(64, 8, 64, sinks=True, window=(127, 0)),
+    "32:8 heads, d 128, 8 bits": Layer(32, 8, 128, of_8_bits=True),
 }
 
 
@@ -112,29 +93,22 @@ def read_steps() -> tuple[int, list[Step]]:
     return page, [step(planned) for planned in record["steps"]]
 
 
+def cache_of(layer: Layer, pages: int, page: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """K and V, random, as vLLM lays them out: heads before rows, and V beside K."""
+    generator = torch.Generator(device).manual_seed(pages)
+    both = drawn((pages, layer.heads_k, page, 2 * layer.d), layer, generator)
+    k, v = both.transpose(1, 2).split(layer.d, dim=-1)
+    return k, v
+
+
 def call_of(step: Step, layer: Layer, cache: tuple[Tensor, Tensor], seed: int = 0) -> Call:
     """The step in memory, in the words of this package."""
     device = cache[0].device
-    generator = torch.Generator(device).manual_seed(seed)
-    shape = (sum(step.queries), layer.heads, layer.d)
-    q = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
     table = torch.zeros(len(step.pages), max(map(len, step.pages)), dtype=torch.int32)
     for row, pages in zip(table, step.pages, strict=True):
         row[: len(pages)] = torch.tensor(pages, dtype=torch.int32)
-    one = torch.ones(1, device=device)
-    factors: dict[str, Any] = {f"{name}_descale": one for name in "qkv"} if layer.of_8_bits else {}
-    sinks = torch.randn(layer.heads, generator=generator, device=device) if layer.sinks else None
-    return Call(
-        *(q.to(layer.dtype), *cache, torch.full_like(q, math.nan)),
-        sinks=sinks if sinks is None else sinks.bfloat16().float(),  # as FA3 takes them
-        cu_seqlens_q=cu_seqlens(step.queries, device),
-        max_seqlen_q=max(step.queries),
-        seqused_k=torch.tensor(step.keys, dtype=torch.int32, device=device),
-        block_table=table.to(device),
-        causal=True,
-        window=layer.window,
-        **factors,
-    )
+    generator = torch.Generator(device).manual_seed(seed)
+    return engine_call(layer, step.queries, step.keys, cache, table.to(device), generator)
 
 
 def as_vllm_calls(call: Call, longest: int) -> Tensor:
@@ -170,31 +144,46 @@ def as_vllm_calls(call: Call, longest: int) -> Tensor:
     return found
 
 
+def in_launches(call: Call, longest: int, launches: str | None) -> dict[str, Callable[[], Any]]:
+    """Ours with one launch and with two, as far as they are asked for and the step may have both
+    prompts and sequences that decode."""
+    known = call._replace(max_seqlen_k=longest)
+    if launches is None or Plan(known, mixed=True).choice.decoding is None:
+        return {}
+    return {
+        name: partial(Plan(known, mixed=IN_LAUNCHES[name]).run, known)
+        for name in LAUNCHES[launches]
+    }
+
+
 def measure(name: str, number: int, step: Step, call: Call, given: argparse.Namespace) -> Row:
     """Time a call, and compare the outputs."""
-    longest, layer, found = max(step.keys), LAYERS[name], dict[str, Tensor]()
+    longest, found = max(step.keys), dict[str, Tensor]()
     out = call.out
     assert out is not None
 
     def spoil() -> None:
         out.fill_(math.nan)
 
-    contenders = [Contender(OURS, lambda: as_vllm_calls(call, longest), spoil)]
+    runs: dict[str, Callable[[], Tensor]] = {OURS: partial(as_vllm_calls, call, longest)}
+    runs |= in_launches(call, longest, given.launches)
     if given.fa3 is not None:
-        contenders.append(Contender(FA3, fa3_run(call, longest, given.fa3), spoil))
+        runs[FA3] = fa3_run(call, longest, given.fa3)
     timings = time_in_turn(
-        contenders,
+        [Contender(who, run, spoil) for who, run in runs.items()],
         device=call.q.device,
         repeats=given.repeats,
         check=lambda who, result: found.update({who: result.float()}),
     )
-    right, difference = bool(found[OURS].isfinite().all()), None
-    if FA3 in found:
-        difference = float((found[OURS] - found[FA3]).norm() / found[FA3].norm())
-        right &= difference <= layer.tolerance
+    peer, difference = found.pop(FA3, None), None
+    right = all(bool(each.isfinite().all()) for each in found.values())
+    if peer is not None:
+        apart = [float((each - peer).norm() / peer.norm()) for each in found.values()]
+        difference = apart[0]
+        right &= max(apart) <= TOLERANCE[LAYERS[name].of_8_bits]
     if number % CHECKED == 0:
         judge = PartJudge(*call[:3], scores=FEWEST_HEADS, **call.keywords())
-        right &= judge.check(found[OURS].bfloat16()).ok
+        right &= all(judge.check(each.bfloat16()).ok for each in found.values())
     us = {who: 1e3 * timing.median_ms for who, timing in timings.items()}
     sizes = (len(step.keys), sum(step.queries), sum(step.keys))
     return Row(name, number, *sizes, us=us, difference=difference, right=right)
@@ -214,6 +203,12 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 f" (least {min(ratios):.3f}, {sum(ratio < 0.97 for ratio in ratios)} below 0.97),"
                 f" outputs at most {most:.1e} apart"
             )
+        gains = [row.us[ONE] / row.us[TWO] for row in some if {ONE, TWO} <= row.us.keys()]
+        if gains:
+            words += (
+                f"; two launches of {len(gains)} steps {statistics.geometric_mean(gains):.3f} times"
+                f" as fast as one (least {min(gains):.3f}, most {max(gains):.3f})"
+            )
         lines.append(words)
     return lines
 
@@ -224,13 +219,18 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--fa3", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--launches",
+        choices=LAUNCHES,
+        help="also time steps with prompts with one launch or with two, whatever the rule chooses",
+    )
     given = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     page, steps = read_steps()
     pages = 1 + max(max(own) for step in steps for own in step.pages)
     rows: list[Row] = []
     for name, layer in LAYERS.items():
-        cache = layer.cache(pages, page, device)
+        cache = cache_of(layer, pages, page, device)
         for number, step in enumerate(steps):
             rows.append(measure(name, number, step, call_of(step, layer, cache), given))
         print(summary([row for row in rows if row.layer == name])[0], flush=True)

@@ -28,6 +28,7 @@ from flash_attention.launch.kernels import load_unit
 QUERIES = tuple(sorted({(4 + part) << octave >> 2 for octave in range(15) for part in range(4)}))
 KEYS = tuple(4**i for i in range(9))
 BATCHES = (1, 16, 256)
+MANY_PROMPTS = 64  # sequences without one that decodes
 TYPICAL_SMS = 128  # of a GPU that is not here; the choice depends on the tiles for each
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
 
@@ -104,17 +105,21 @@ def _like(call: Call) -> Iterator[Call]:
     check_meaning(call)
     for batch, queries, keys in product(BATCHES, QUERIES, KEYS):
         yield _resized(call, batch, queries, keys)
+    if call.cu_seqlens_q is not None:
+        for queries, keys in product(QUERIES, KEYS):
+            yield _resized(call, MANY_PROMPTS, queries, keys, others=queries)
 
 
-def _resized(call: Call, batch: int, queries: int, keys: int) -> Call:
-    """Return a call of `batch` sequences, of which the first has the most queries and keys, and the
-    others one of each if they are packed. It has the strides of the given call where it can."""
+def _resized(call: Call, batch: int, queries: int, keys: int, others: int = 1) -> Call:
+    """Return a call of `batch` sequences, of which the first has the most queries and keys. If they
+    are packed, each of the others has one key and `others` queries. It has the strides of the given
+    call where it can."""
     q, k, v, out, *_ = call
     more: dict[str, Any] = {}
     if call.cu_seqlens_q is None:
         q, out = (_rows(t, batch, queries) for t in (q, out))
     else:
-        q, out = (_rows(t, queries + batch - 1) for t in (q, out))
+        q, out = (_rows(t, queries + (batch - 1) * others) for t in (q, out))
         more |= {"cu_seqlens_q": _numbers(batch + 1), "max_seqlen_q": queries}
     if call.cu_seqlens_k is not None:
         k, v = (_rows(t, keys + batch - 1) for t in (k, v))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.recorded.replay import LAYERS, Step, as_vllm_calls, call_of, read_steps
+from benchmarks.recorded.replay import LAYERS, Step, as_vllm_calls, cache_of, call_of, read_steps
 from flash_attention.reference.part_judge import PartJudge
 from tests.devices import HOPPER
 
@@ -26,7 +26,7 @@ def judge(name: str, step: Step, device: str) -> None:
     if device == "cpu":
         layer = replace(layer, heads=layer.heads // 4, heads_k=layer.heads_k // 4)
     pages = 1 + max(max(own) for own in step.pages)
-    call = call_of(step, layer, layer.cache(pages, PAGE, torch.device(device)))
+    call = call_of(step, layer, cache_of(layer, pages, PAGE, torch.device(device)))
     found = as_vllm_calls(call, max(step.keys))
     check = PartJudge(*call[:3], scores=1, **call.keywords()).check(found)
     assert check.ok, str(check)

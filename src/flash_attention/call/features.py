@@ -32,6 +32,8 @@ class Features:
     dropout: bool = False  # weights are dropped at random
     program: Program | None = None  # a user's score and mask functions change scores
     max_score: bool = False  # the largest score of every head is returned
+    least_queries: int = 0  # sequences with fewer are left to another kernel
+    most_queries: int = 0  # sequences with more are, unless it is 0
 
     @property
     def dense(self) -> bool:
@@ -55,6 +57,8 @@ class Features:
             "block_descales": self.block_descales,
             "dropout": self.dropout,
             "max_score": self.max_score,
+            f"from_{self.least_queries}": self.least_queries > 0,
+            f"upto_{self.most_queries}": self.most_queries > 0,
         }
         found = [word for word, on in words.items() if on]
         return found if self.program is None else [*found, f"function_{self.program.digest}"]

@@ -61,6 +61,8 @@ class Problem:
     bounds_bytes: int = 0  # memory for bounds of the tensors that they capture
     bias: Bias | None = None  # a tensor that scores read at every query and key
     return_max: bool = False  # the largest score of every head is returned
+    least_queries: int = 0  # sequences with fewer are left to another kernel
+    most_queries: int = 0  # sequences with more are, unless it is 0
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -167,9 +169,7 @@ class Problem:
             new["window"] = normalised_mask(
                 call.causal, call.window, rows, keys if starts_k is None else rows_k
             )[1]
-        made = object.__new__(type(self))
-        object.__setattr__(made, "__dict__", new)
-        return made
+        return self._changed(**new)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -218,7 +218,33 @@ class Problem:
             dropout=self.dropout_p > 0,
             program=self.program,
             max_score=self.return_max,
+            least_queries=self.least_queries,
+            most_queries=self.most_queries,
         )
+
+    def shared(self, few: int) -> tuple[Problem, Problem]:
+        """Return what each of two kernels computes of the same tensors: the sequences with up to
+        `few` queries, and those with more."""
+        upto = self._changed(seq_q=min(few, self.seq_q), most_queries=few)
+        return upto, self._changed(least_queries=few + 1)
+
+    def _changed(self, **changes: Any) -> Problem:
+        """Return the problem with other values, as `replace` does, in a tenth of its time."""
+        made = object.__new__(type(self))
+        object.__setattr__(made, "__dict__", vars(self) | changes)
+        return made
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another kernel computes some of the sequences."""
+        return self.least_queries > 0 or self.most_queries > 0
+
+    @property
+    def most_sequences(self) -> int:
+        """How many sequences are computed at most."""
+        if not self.least_queries or self.total_q is None:
+            return self.batch
+        return max(min(self.batch, self.total_q // self.least_queries), 1)
 
     @property
     def has_mask_function(self) -> bool:

@@ -16,6 +16,7 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Setting, workspace_bytes
 from flash_attention.families.registry import (
+    AnyFamily,
     check_columns,
     families_for,
     family_of,
@@ -31,11 +32,14 @@ def choose(
     config: KernelConfig | None = None,
     split_keys: int | None = None,
     may_tune: bool = False,
+    mixed: bool | None = None,
 ) -> Choice:
     """Choose the config that runs a checked problem, unless `config` is given. Raises
     UnsupportedError if no kernel takes the tensors that `views` describe.
 
-    With `may_tune` and inside a `tuning` block, the problem may be tuned first.
+    With `may_tune` and inside a `tuning` block, the problem may be tuned first. With `mixed`, the
+    sequences with few queries have a kernel of their own wherever they can, and if it is False they
+    have none; by default the family decides.
     """
     which = pass_of(problem)
     if which is Pass.BACKWARD:
@@ -55,11 +59,26 @@ def choose(
     if problem.batch_invariant:
         invariant = select_config(problem, setting.arch, families)
         return Choice(invariant, setting, Rule.BATCH_INVARIANT)
+    if which is Pass.FORWARD and split_keys is None:
+        for family in families:
+            if few := family.few_queries(problem, setting.num_sms, mixed):
+                of_few, of_many = problem.shared(few)
+                if decoding := _choose_split(of_few, setting, families, split_keys):
+                    others = choose(of_many, setting, views, may_tune=may_tune)
+                    return replace(others, few=few, decoding=decoding)
+    if split := _choose_split(problem, setting, families, split_keys):
+        return split
+    return choose_from_tables(problem, setting, families, may_tune=may_tune)
+
+
+def _choose_split(
+    problem: Problem, setting: Setting, families: Sequence[AnyFamily], split_keys: int | None
+) -> Choice | None:
     for family in families:
         decode = family.choose_split(problem, setting.arch, setting.num_sms, split_keys)
         if not isinstance(decode, str):
             return Choice(decode[0], replace(setting, split=decode[1]), Rule.DECODE)
-    return choose_from_tables(problem, setting, families, may_tune=may_tune)
+    return None
 
 
 def _refuse_invariance(config: KernelConfig, problem: Problem) -> None:

@@ -7,12 +7,22 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Variant
 
+LENGTHS = ("Lengths", "attn/lengths")
+MOST_INT = (1 << 31) - 1
 PROGRAM = "Program"  # the C++ type that a program of a user's functions is printed as
 
 
 def dtype_binding(dtype: DType) -> Variant:
     """Bind the element type."""
     return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
+
+
+def lengths_binding(features: Features) -> Variant:
+    """Bind the lengths of sequences, and of which numbers of queries a kernel computes some."""
+    least, most = features.least_queries, features.most_queries
+    if least or most:
+        return Variant(*LENGTHS, "Between", f"{least}, {most or MOST_INT}")
+    return Variant(*LENGTHS, "PerBatch" if features.per_batch else "Same")
 
 
 def score_bindings(
@@ -25,11 +35,11 @@ def score_bindings(
     """Bind the mask, the score, dropout, a user's function, and the lengths, for which a family may
     have a type. With `listed`, tiles visit the blocks of lists; with `nearest_first`, all blocks in
     the order of NearestFirst."""
-    lengths = lengths or ("PerBatch" if features.per_batch else "Same")
+    own = lengths_binding(features) if lengths is None else Variant(*LENGTHS, lengths)
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
-        Variant("Lengths", "attn/lengths", lengths),
+        own,
         Variant("Dropout", "attn/dropout", "Philox" if features.dropout else "None"),
         _function(features, listed, nearest_first),
     )

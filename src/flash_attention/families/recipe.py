@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -132,10 +132,35 @@ class Recipe:
     num_splits: int = 0  # KV splits of all tiles; 0 if the keys are not split
     arrivals: int = 0  # counters in tile_counter of the splits of a tile that are done
     resize: Resize | None = None  # None: other lengths need a recipe of their own
+    alone: bool = False  # no kernel reads what another one leaves in scratch memory
     refusal: Callable[[Call], str | None] | None = None
     """Says why kernels do not run a call with the key of the problem, because of its addresses."""
 
     @property
     def counters(self) -> int:
         """How many integers tile_counter has."""
-        return 2 if self.counts_tiles else self.arrivals
+        return max(2 * self.counts_tiles, self.arrivals)
+
+    @property
+    def may_keep_scratch(self) -> bool:
+        """Whether the kernels find what they need in memory that others use in between."""
+        early = any(step.starts_early for step in self.steps)
+        return not early and (self.alone or len(self.steps) == 1)
+
+    def followed_by(self, other: Recipe, resize: Resize | None) -> Recipe:
+        """Return the recipe of the kernels of both, which share the sequences of a call. They run
+        one after the other, so they share scratch memory and counters."""
+        assert isinstance(self.arguments, type(other.arguments))
+        return replace(
+            self,
+            steps=self.steps + other.steps,
+            scratch=larger(self.scratch, other.scratch),
+            arrivals=max(self.arrivals, other.arrivals),
+            alone=self.may_keep_scratch and other.may_keep_scratch,
+            resize=resize,
+        )
+
+
+def larger(sizes: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    """Return memory that has room for both."""
+    return {name: max(sizes.get(name, 0), others.get(name, 0)) for name in {**sizes, **others}}

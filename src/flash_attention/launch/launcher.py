@@ -54,8 +54,8 @@ class Launcher:
         self._index = device_index
         self._counters = recipe.counters
         arguments = type(recipe.arguments)
-        is_single = len(recipe.steps) == 1 and not recipe.steps[0].starts_early
-        scratch = _Scratch(recipe.scratch, device_index, arguments, may_be_kept=is_single)
+        may_be_kept = recipe.may_keep_scratch
+        scratch = _Scratch(recipe.scratch, device_index, arguments, may_be_kept=may_be_kept)
         self._has_memory = bool(self._counters or scratch.size)
         self._has_ranges = os.environ.get(NVTX_VARIABLE, "0") not in ("", "0")
         self._kernels = [_LoadedKernel(s, arguments, device_index, problem) for s in recipe.steps]

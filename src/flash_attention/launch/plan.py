@@ -45,10 +45,15 @@ class Plan:
     """How to run all calls with one key, on a CUDA device or in the emulator."""
 
     def __init__(
-        self, call: AnyCall, config: GivenConfig | None = None, arch: Arch | None = None
+        self,
+        call: AnyCall,
+        config: GivenConfig | None = None,
+        arch: Arch | None = None,
+        mixed: bool | None = None,
     ) -> None:
         """Check the call, and choose a config if none is given. `arch` defaults to that of the
-        tensors' device. Nothing is compiled."""
+        tensors' device. `mixed` says whether sequences with few queries have a kernel of their own,
+        if one is to measure that. Nothing is compiled."""
         self.problem: Problem | BackwardProblem
         self._views: Sequence[TensorView]
         self._recipe: Recipe | None
@@ -70,6 +75,7 @@ class Plan:
             config=given,
             split_keys=split_keys,
             may_tune=True,
+            mixed=mixed,
         )
         self.config = self.choice.config
         self._recipe = recipe = self.choice.recipe(self.problem, self._views)

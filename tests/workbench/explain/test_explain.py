@@ -34,6 +34,7 @@ from flash_attention_workbench.explain.gpus import GPUS
 from tests.decode_cases import in_pages, shuffled_table
 from tests.feature_cases import CASES, Case
 from tests.gate import one_in
+from tests.serving_steps import Step
 
 SMALL = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
 
@@ -251,6 +252,26 @@ def test_the_report_is_data_too() -> None:
     assert report["bound"] == explanation.bound
     for line in (SMALL.short_form(), f"{explanation.launches[0].registers} registers, no spills"):
         assert line in str(explanation)
+
+
+def test_both_kernels_of_a_mixed_step_are_explained() -> None:
+    queries = (100, *(1,) * 63)
+    call = Step(queries, (100,) * 64).call()
+    keywords = {name: given for name, given in call.keywords().items() if given is not None}
+    explanation = explain(*call[:3], arch="sm_90", num_sms=1, **keywords)
+    decoding = explanation.decoding
+    assert decoding is not None
+    assert decoding.most_queries == 32
+    assert [launch.name for launch in explanation.launches] == [
+        load_unit(step.unit).compiled.name
+        for step in Plan(call, arch=explanation.arch).recipe.steps
+    ]
+    report = str(explanation)
+    assert f"{explanation.config.short_form()}, for sequences with over 32 queries" in report
+    assert f"{decoding.config.short_form()}, for sequences with up to 32 queries" in report
+    assert "from_33" in explanation.features
+    assert "upto_32" in decoding.features
+    assert json.loads(json.dumps(explanation.to_dict()))["decoding"]["most_queries"] == 32
 
 
 @pytest.mark.gpu

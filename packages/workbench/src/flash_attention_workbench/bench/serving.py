@@ -23,12 +23,14 @@ class Layer:
     page: int = SMALL_PAGE
     of_8_bits: bool = False  # q, k and v are e4m3
     sinks: bool = False
+    window: tuple[int, int] | None = None
 
     @property
     def words(self) -> str:
         """The layer in a few words."""
         kind = f"{self.heads}:{self.heads_k} h, d {self.d}, pages of {self.page}"
-        return kind + ", 8 bits" * self.of_8_bits + ", sinks" * self.sinks
+        window = "" if self.window is None else f", window {self.window}"
+        return kind + ", 8 bits" * self.of_8_bits + ", sinks" * self.sinks + window
 
 
 @dataclass(frozen=True)

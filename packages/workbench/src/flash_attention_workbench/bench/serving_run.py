@@ -30,7 +30,7 @@ from flash_attention_workbench.bench.grid_record import load_measured, measured
 from flash_attention_workbench.bench.peers.fa3 import FA3, check_hopper, fa3_path
 from flash_attention_workbench.bench.peers.lineup import first_lines
 from flash_attention_workbench.bench.peers.vllm_fa3 import load_vllm_fa3, vllm_fa3_arguments
-from flash_attention_workbench.bench.serving import SERVING, Step, drawn_decode
+from flash_attention_workbench.bench.serving import SERVING, Layer, Step, drawn_decode
 from flash_attention_workbench.bench.statistics import gigabytes_per_second
 from flash_attention_workbench.bench.timing import Contender, captured, time_in_turn
 
@@ -110,30 +110,46 @@ class How:
 def call_of(step: Step, device: torch.device, seed: int = 0) -> Call:
     """A step in memory. Every page of the cache belongs to one sequence, at a random place."""
     layer, generator = step.layer, torch.Generator(device).manual_seed(seed)
-    dtype = E4M3 if layer.of_8_bits else torch.bfloat16
-
-    def normal(*shape: int) -> Tensor:
-        drawn = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
-        return drawn.to(dtype)
-
     pages = [-(-keys // layer.page) for keys in step.keys]
     order = torch.randperm(sum(pages), generator=generator, device=device).int()
     table = torch.zeros(len(pages), max(pages), dtype=torch.int32, device=device)
     for row, own in zip(table, order.split(pages), strict=True):
         row[: len(own)] = own
-    k, v = (normal(sum(pages), layer.page, layer.heads_k, layer.d) for _ in "kv")
-    q = normal(sum(step.queries), layer.heads, layer.d)
+    shape = (sum(pages), layer.page, layer.heads_k, layer.d)
+    k, v = (drawn(shape, layer, generator) for _ in "kv")
+    return engine_call(layer, step.queries, step.keys, (k, v), table, generator)
+
+
+def drawn(shape: Sequence[int], layer: Layer, generator: torch.Generator) -> Tensor:
+    """Random numbers of the type that q, k and v of a layer have."""
+    normal = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=generator.device)
+    return normal.to(E4M3) if layer.of_8_bits else normal
+
+
+def engine_call(
+    layer: Layer,
+    queries: Sequence[int],
+    keys: Sequence[int],
+    cache: tuple[Tensor, Tensor],
+    table: Tensor,
+    generator: torch.Generator,
+) -> Call:
+    """The call of an engine for sequences of these lengths, whose keys are in pages of a cache. The
+    queries are random."""
+    device = table.device
+    q = drawn((sum(queries), layer.heads, layer.d), layer, generator)
     one = torch.ones(1, device=device)
     factors: dict[str, Any] = {f"{name}_descale": one for name in "qkv"} if layer.of_8_bits else {}
     sinks = torch.randn(layer.heads, generator=generator, device=device) if layer.sinks else None
     return Call(
-        *(q, k, v, torch.full_like(q, math.nan, dtype=torch.bfloat16)),
+        *(q, *cache, torch.full_like(q, math.nan, dtype=torch.bfloat16)),
         sinks=sinks if sinks is None else sinks.bfloat16().float(),  # as FA3 takes them
-        cu_seqlens_q=cu_seqlens(step.queries, device),
-        max_seqlen_q=max(step.queries),
-        seqused_k=torch.tensor(step.keys, dtype=torch.int32, device=device),
+        cu_seqlens_q=cu_seqlens(queries, device),
+        max_seqlen_q=max(queries),
+        seqused_k=torch.tensor(keys, dtype=torch.int32, device=device),
         block_table=table,
         causal=True,
+        window=layer.window,
         **factors,
     )
 

@@ -11,6 +11,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tangent_call import TangentProblem
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention_workbench.explain.backward import BackwardExplanation
+from flash_attention_workbench.explain.decoding import Decoding
 from flash_attention_workbench.explain.gpus import Gpu
 from flash_attention_workbench.explain.launch import Launch
 from flash_attention_workbench.explain.refusals import Refusal
@@ -39,6 +40,7 @@ class Explanation:
     tiles: int  # tiles of query rows; an upper bound for packed sequences
     work: Work  # the FLOP and the bytes of the call
     function: FunctionExplanation | None = None  # a user's score and mask functions
+    decoding: Decoding | None = None  # the kernel of sequences with few queries, if it is another
     backward: BackwardExplanation | None = None  # if gradients are asked for
 
     @property
@@ -77,17 +79,20 @@ class Explanation:
 
     def rows(self) -> list[ReportRow]:
         """Return the report as rows of a name and a line."""
+        kernels: list[Explanation | Decoding] = [self]
+        if self.decoding is not None:
+            kernels.append(self.decoding)
         launches = [line for launch in self.launches for line in launch.lines()]
         refused = [f"{refusal.kernels}: {refusal.why}" for refusal in self.refused]
         sections = {
             "problem": [str(self.problem)],
             "on": [self._place()],
-            "config": [self.config.short_form()],
-            "chosen by": [self.rule],
-            "features": [", ".join(self.features) or "plain attention"],
+            "config": self._configs(),
+            "chosen by": [kernel.rule for kernel in kernels],
+            "features": [", ".join(each.features) or "plain attention" for each in kernels],
             "not chosen": refused,
             "launch": launches or ["none: there is nothing to compute"],
-            "tiles": [self._tiles()],
+            "tiles": [self._tiles(), *map(_tiles, kernels[1:])],
             "work": [self._work()],
             "bound": [self._roofline()],
             **({} if self.function is None else self.function.sections()),
@@ -110,6 +115,7 @@ class Explanation:
             "config": self.config.short_form(),
             "tile": (self.config.B_r, self.config.B_c),
             "work": work,
+            "decoding": None if self.decoding is None else self.decoding.to_dict(),
             "backward": None if self.backward is None else self.backward.to_dict(),
             **{name: getattr(self, name) for name in derived},
         }
@@ -122,11 +128,19 @@ class Explanation:
             place += "; these tensors are on the CPU, where torch computes"
         return place
 
+    def _configs(self) -> list[str]:
+        config = self.config.short_form()
+        if self.decoding is None:
+            return [config]
+        most = self.decoding.most_queries
+        return [
+            f"{config}, for sequences with over {most} queries",
+            f"{self.decoding.config.short_form()}, for sequences with up to {most} queries",
+        ]
+
     def _tiles(self) -> str:
-        splits = f", their keys in {self.num_splits} splits" if self.num_splits else ""
         waves = "unknown, pass num_sms" if self.waves is None else f"{self.waves:.2f}"
-        shape = f"{self.config.B_r} rows, key blocks of {self.config.B_c}"
-        return f"{self.tiles:,} of {shape}{splits}; waves: {waves}"
+        return f"{_tiles(self)}; waves: {waves}"
 
     def _work(self) -> str:
         most = "" if self.work.exact else "at most "
@@ -143,3 +157,8 @@ class Explanation:
             f"{self.bound}: {self.compute_ms:.4f} ms at {self.matmul_tflops:.0f} TFLOP/s,"
             f" {self.memory_ms:.4f} ms at {self.gpu.copy_tb_s:.2f} TB/s"
         )
+
+
+def _tiles(of: Explanation | Decoding) -> str:
+    splits = f", their keys in {of.num_splits} splits" if of.num_splits else ""
+    return f"{of.tiles:,} of {of.config.B_r} rows, key blocks of {of.config.B_c}{splits}"

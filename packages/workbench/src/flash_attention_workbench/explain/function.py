@@ -33,6 +33,7 @@ from flash_attention.families.recipe import NO_DEVICE, Device, Setting
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
 from flash_attention_workbench.explain.backward import explain_backward
+from flash_attention_workbench.explain.decoding import Decoding
 from flash_attention_workbench.explain.explanation import Explanation
 from flash_attention_workbench.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
 from flash_attention_workbench.explain.launch import Launch
@@ -120,6 +121,7 @@ def _explained(
         tiles=recipe.tiles,
         work=work_of(problem, call),
         function=None if problem.idle else explain_function(call, problem, choice.config, recipe),
+        decoding=Decoding.of(choice, problem, views),
         backward=explain_backward(call, problem, views[:4], backward, setting) if trained else None,
     )
 

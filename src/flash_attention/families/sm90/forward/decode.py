@@ -73,6 +73,8 @@ def why_not_decode(problem: Problem) -> str | None:
     """Return why a problem is not decoding, or None if a warpgroup has room for its queries."""
     if problem.idle:
         return "there is nothing to compute"
+    if problem.most_queries:  # tiles of a warpgroup, of which most sequences have one
+        return None
     if problem.seq_q * problem.heads_per_kv > WARPGROUP_ROWS:
         group = problem.heads_per_kv
         of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
@@ -90,9 +92,12 @@ class Steps(Enum):
     @classmethod
     def of(cls, problem: Problem, num_sms: int) -> Steps:
         """Return the kind of a problem that is not idle."""
-        if problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
+        if problem.most_queries or problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
             return cls.DECODE
-        if problem.seq_k < MORE_KEYS * problem.seq_q or problem.heads_per_kv > WARPGROUP_ROWS:
+        keys = problem.seq_k  # that a query sees
+        if problem.window is not None:
+            keys = min(keys, sum(problem.window) + 1)
+        if keys < MORE_KEYS * problem.seq_q or problem.heads_per_kv > WARPGROUP_ROWS:
             return cls.MANY_TILES
         rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
         few = rows * problem.heads < _few_waves(problem) * num_sms * TILE_ROWS
@@ -102,7 +107,7 @@ class Steps(Enum):
 def _few_waves(problem: Problem) -> float:
     if not problem.kv_8_bit:
         return FEW_WAVES
-    values = problem.batch * problem.heads_k * problem.seq_k * problem.d_v
+    values = problem.most_sequences * problem.heads_k * problem.seq_k * problem.d_v
     fits = not problem.page_keys or values <= MOST_TRANSPOSED
     products = problem.dtype == E4M3 and not problem.block_descales
     return FEW_WAVES_8_BIT if products and fits else FEW_WAVES_CONVERTED

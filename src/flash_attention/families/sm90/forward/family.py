@@ -45,6 +45,7 @@ from flash_attention.families.sm90.forward.heuristic import (
     has_room,
     heuristic,
 )
+from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.resizing import resizing
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
@@ -212,6 +213,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def why(
         self, config: HopperForwardKernelConfig, problem: Problem, split: KvSplits | None
     ) -> str:
+        if problem.most_queries:
+            return "the step may have prompts beside sequences that decode"
         if split is not None:
             rows = problem.seq_q * problem.heads_per_kv
             if rows > WARPGROUP_ROWS:
@@ -230,6 +233,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if problem.return_max:
             return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
+
+    def few_queries(self, problem: Problem, num_sms: int, mixed: bool | None = None) -> int:
+        return few_queries(problem, num_sms, mixed)
 
     def reaches(self, config: HopperForwardKernelConfig, problem: Problem, arch: Arch) -> bool:
         """Whether of short sequences no more rows and keys are beyond the last than with the
@@ -301,6 +307,8 @@ def _features(
         program=asked.program,
         listed=problem.has_mask_function,
         max_score=asked.max_score,
+        least_queries=asked.least_queries,
+        most_queries=asked.most_queries,
         whole_rows=loads_whole_rows(config, problem),
         nearest_first=split is None and _visits_nearest_first(config, problem),
         bias=split is None and loads_bias(config, problem),

@@ -16,6 +16,7 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.decode import Steps, ctas_on_device
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
+from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tiles import SHORT
 
@@ -37,7 +38,8 @@ def resizing(
     if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
         return None
     rows = config.B_r
-    few = WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
+    few = problem.most_queries or WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
+    shared = few_queries(problem, num_sms)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
     known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
@@ -45,6 +47,8 @@ def resizing(
     def resize(other: Problem) -> Resized | None:
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
         if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
+            return None
+        if kind is not Steps.DECODE and few_queries(other, num_sms) != shared:
             return None
         if split is not None:
             key = other.batch == 1, min(other.seq_q, rows)

@@ -28,6 +28,7 @@ from flash_attention.families.recipe import (
 from flash_attention.families.sm90.forward.decode import Steps
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
+from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
@@ -161,9 +162,12 @@ def _resizing(config: HopperFp8KernelConfig, problem: Problem, num_sms: int) -> 
     if problem.idle or not problem.per_batch or config.values_transposed:
         return None
     kind, decided = Steps.of(problem, num_sms), decisive(config, problem)
+    shared = few_queries(problem, num_sms)
 
     def resize(other: Problem) -> Resized | None:
         if Steps.of(other, num_sms) is not kind or decisive(config, other) != decided:
+            return None
+        if few_queries(other, num_sms) != shared:
             return None
         check_tiles(config, other)
         return Resized(

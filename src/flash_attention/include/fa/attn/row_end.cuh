@@ -153,7 +153,8 @@ __device__ constexpr bool check_slots() {
                 "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
   static_assert(LengthsSlot<typename Config::Lengths>,
-                "Lengths: kPerBatch, kPackedQueries, q_len(args, batch), sequence(args, batch)");
+                "Lengths: kPerBatch, kPackedQueries, kLeastQueries, q_len(args, batch), "
+                "sequence(args, batch)");
   static_assert(DropoutSlot<typename Config::Dropout>,
                 "Dropout: (args), Dropped<RowsOf, Tiles>, scale(args), begin_head(head_of_all), "
                 "next_head(), draw(dropped, row, column, args)");

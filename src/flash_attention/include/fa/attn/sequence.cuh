@@ -53,6 +53,7 @@ template <class T>
 concept LengthsSlot = requires(const CallArgs& args, int batch) {
   { T::kPerBatch } -> Same<const bool&>;
   { T::kPackedQueries } -> Same<const bool&>;
+  { T::kLeastQueries } -> Same<const int&>;
   { T::q_len(args, batch) } -> Same<int>;
   { T::sequence(args, batch) } -> Same<Sequence>;
 };
@@ -112,6 +113,7 @@ namespace fa::attn::lengths {
 struct Same {
   static constexpr bool kPerBatch = false;
   static constexpr bool kPackedQueries = false;
+  static constexpr int kLeastQueries = 0;
 
   static __device__ int q_len(const CallArgs& args, int /*batch*/) { return args.seq_len_q; }
   static __device__ Sequence sequence(const CallArgs& args, int batch) {
@@ -125,6 +127,7 @@ struct Same {
 struct PerBatch {
   static constexpr bool kPerBatch = true;
   static constexpr bool kPackedQueries = false;
+  static constexpr int kLeastQueries = 0;
 
   static __device__ int q_len(const CallArgs& args, int batch) {
     if (!args.cu_seqlens_q) return args.seq_len_q;

@@ -124,7 +124,8 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::MaskSlot<typename Config::Mask>,
                 "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(attn::LengthsSlot<typename Config::Lengths>,
-                "Lengths: kPerBatch, kPackedQueries, q_len(args, batch), sequence(args, batch)");
+                "Lengths: kPerBatch, kPackedQueries, kLeastQueries, q_len(args, batch), "
+                "sequence(args, batch)");
   static_assert(attn::ScoreSlot<typename Config::Score>,
                 "Score: change(s, args), scale(args), slope(s)");
   static_assert(SlopesSlot<typename Config::Slopes, Products<Config>>,

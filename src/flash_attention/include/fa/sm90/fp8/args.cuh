@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run-time arguments of an FP8 forward kernel. fp8/args.py mirrors them; every unit asserts that.
 #pragma once
+#include <fa/attn/sequence.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/async.cuh>
 
@@ -15,11 +16,32 @@ struct Fp8KernelArgs : ForwardKernelArgs {
 
 namespace sm90::fp8 {
 
+// The place of a sequence in v_tiles. Sequences with kLeastQueries or more queries begin so many rows of q
+// apart, so these rows number them, and the tiles have no place for each of the others. The places of
+// sequences never fall, and that of the next one is higher.
+template <class Lengths>
+__device__ int place_in_tiles(const Fp8KernelArgs& args, int batch) {
+  if constexpr (Lengths::kLeastQueries > 0)
+    return min(batch, args.cu_seqlens_q[batch] / Lengths::kLeastQueries);
+  return batch;
+}
+
+// The sequence at a place, if there is one: another one has no query, or another place.
+template <class Lengths>
+__device__ int sequence_in_tiles(const Fp8KernelArgs& args, int place) {
+  if constexpr (Lengths::kLeastQueries > 0)
+    return attn::sequence_at(place, args.batch,
+                             [&args](int batch) { return place_in_tiles<Lengths>(args, batch); });
+  return place;
+}
+
 // Where the keys of a head of a sequence begin in v_tiles, in keys of all heads. Packed sequences of any
 // length do not overlap, although each is rounded up to whole steps.
-__device__ inline i64 first_in_tiles(const Fp8KernelArgs& args, int batch, int kv_head) {
+template <class Lengths>
+__device__ i64 first_in_tiles(const Fp8KernelArgs& args, int batch, int kv_head) {
   const int heads = args.heads / args.heads_per_kv;
-  if (!args.cu_seqlens_k) return static_cast<i64>(batch * heads + kv_head) * args.v_tiles_keys;
+  const int place = place_in_tiles<Lengths>(args, batch);
+  if (!args.cu_seqlens_k) return static_cast<i64>(place * heads + kv_head) * args.v_tiles_keys;
   const int steps =
       (args.cu_seqlens_k[batch] + batch * (args.v_tiles_step - 1)) / args.v_tiles_step;
   return static_cast<i64>(kv_head) * args.v_tiles_keys + steps * args.v_tiles_step;

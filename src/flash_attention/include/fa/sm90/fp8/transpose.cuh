@@ -13,6 +13,7 @@ namespace fa::sm90::fp8 {
 
 template <class Config>
 __device__ void transpose(const Fp8KernelArgs& args) {
+  using Lengths = typename Config::Lengths;
   using Tile = ValueTile<Config::kDHead + Config::Sums::kRows, Config::kTransposedKeys>;
   constexpr int kThreads = Config::kTransposedKeys / Tile::kGroupKeys * kWarpSize;
   constexpr int kRowChunks = Config::kDHead / kChunkBytes;
@@ -22,10 +23,14 @@ __device__ void transpose(const Fp8KernelArgs& args) {
   const int step = args.v_tiles_step;
   const int blocks = (args.seq_len_k + step - 1) / step * step / Config::kTransposedKeys;
   const int head_of_all = blockIdx.x / blocks;
-  const int heads = args.heads / args.heads_per_kv, batch = head_of_all / heads;
+  const int heads = args.heads / args.heads_per_kv, place = head_of_all / heads;
+  const int batch = sequence_in_tiles<Lengths>(args, place);
   const int head = head_of_all % heads;
   const int first_key = blockIdx.x % blocks * Config::kTransposedKeys;
-  const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
+  const attn::Sequence sequence = Lengths::sequence(args, batch);
+  if (Lengths::kLeastQueries > 0 &&
+      (sequence.q_len == 0 || place_in_tiles<Lengths>(args, batch) != place))
+    return;
   const int num_keys = sequence.k_len;
   if (first_key >= (num_keys + step - 1) / step * step) return;  // no block is loaded from there
   const typename Config::Pages::ValueRows values(args, sequence, batch, head);
@@ -41,7 +46,7 @@ __device__ void transpose(const Fp8KernelArgs& args) {
   }
   __syncthreads();  // all 64 keys are staged
   char* const to = static_cast<char*>(args.v_tiles) +
-                   (first_in_tiles(args, batch, head) + first_key) * Tile::kRows +
+                   (first_in_tiles<Lengths>(args, batch, head) + first_key) * Tile::kRows +
                    warp_id() * Tile::kGroupBytes + lane_id() * 4;
   // Matrices of byte pairs: keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16. A lane gets two
   // neighbouring columns of its keys; the bytes of one column of each are a word of the transpose.

@@ -46,7 +46,8 @@ struct Tiled {
                       int batch, int kv_head, int last_block)
         : keys_(maps.k, args, sequence, batch, kv_head, last_block),
           tiles_(static_cast<const char*>(args.v_tiles) +
-                 first_in_tiles(args, batch, kv_head) * (Config::kDHead + Config::Sums::kRows)) {}
+                 first_in_tiles<typename Config::Lengths>(args, batch, kv_head) *
+                     (Config::kDHead + Config::Sums::kRows)) {}
 
     template <class KTile>
     __device__ void load_k(KTile to, ptx::Mbarrier full, int block) {
