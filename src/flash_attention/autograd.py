@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from flash_attention import ops
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients, Wanted
 from flash_attention.call.call import Call
 from flash_attention.call.captured import captured_gradients, gathering, gathering_by_torch
 from flash_attention.call.function import Function as UserFunction
@@ -27,8 +27,13 @@ from flash_attention.call.strict import strict_arch
 from flash_attention.call.tensors import refuse_second_tangent, refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
-from flash_attention.families.gradients import check_differentiable, gathering_arches
+from flash_attention.families.gradients import (
+    check_differentiable,
+    gathering_arches,
+    slot_by_tiles,
+)
 from flash_attention.families.readable import backward_call_of
+from flash_attention.kernel_configs import config_for
 from flash_attention.launch.compute import compute, compute_gradients
 from flash_attention.launch.device import device_arch
 from flash_attention.launch.partners import run_partner
@@ -320,21 +325,39 @@ def _gradients(
         return ops.traced_gradients(traced, config)
     deterministic = deterministic or _is_deterministic()
     if slots:
-        call = call._replace(function=_gathering(call, slots, config, deterministic))
+        call = call._replace(function=_gathering(call, slots, config, wanted, deterministic))
     asked = BackwardCall(do, call, lse, dlse, wanted, deterministic)
     found = _run(asked, config)
     return found if call.function is None else (*found, *captured_gradients(call.function))
 
 
 def _gathering(
-    call: Call, slots: tuple[int, ...], config: GivenConfig | None, deterministic: bool
+    call: Call,
+    slots: tuple[int, ...],
+    config: GivenConfig | None,
+    wanted: Wanted,
+    deterministic: bool,
 ) -> UserFunction:
     """Return the function of a call with memory for the gradients of captured tensors."""
     assert call.function is not None
     if config is None and call.q.is_cpu:
         return gathering_by_torch(call.function, slots, precision_of_lse(call.q.dtype))
-    problem = Problem.of(call)
-    return gathering(call.function, slots, problem, deterministic=deterministic)
+    return gathering_by_kernels(call, slots, config, wanted, deterministic)
+
+
+def gathering_by_kernels(
+    call: Call,
+    slots: tuple[int, ...],
+    config: GivenConfig | None,
+    wanted: Wanted,
+    deterministic: bool,
+) -> UserFunction:
+    """Return it for kernels of a config, or of the one that is chosen."""
+    assert call.function is not None
+    problem = BackwardProblem.of_pass(Problem.of(call), wanted, deterministic)
+    given = None if config is None else config_for(config, problem)
+    by_tiles = slot_by_tiles(problem, slots, given)
+    return gathering(call.function, slots, problem, deterministic=deterministic, by_tiles=by_tiles)
 
 
 def _run(asked: BackwardCall, config: GivenConfig | None) -> Gradients:

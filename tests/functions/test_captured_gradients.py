@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from flash_attention import Function, UnsupportedError, attention, masks, scores
-from flash_attention.call.backward_call import BackwardCall
+from flash_attention.autograd import gathering_by_kernels
+from flash_attention.call.backward_call import ALL, BackwardCall
 from flash_attention.call.call import Call as Forward
-from flash_attention.call.captured import captured_gradients, gathering
-from flash_attention.call.problem import Problem
+from flash_attention.call.captured import captured_gradients
 from flash_attention.dropout import dropout_mask
 from flash_attention.launch.emulation import Settings, emulate_backward_plan
 from flash_attention.launch.plan import Plan
@@ -218,8 +218,8 @@ class Call:
         with torch.no_grad():
             out, lse = evaluate(call._replace(function=function), torch.float32, lse=True)
             slots = function.trained()
-            problem = Problem.of(call._replace(function=function))
-            gathered = gathering(function, slots, problem, deterministic=deterministic)
+            given = call._replace(function=function)
+            gathered = gathering_by_kernels(given, slots, config, ALL, deterministic)
             asked = BackwardCall(
                 self.do,
                 call._replace(function=gathered, out=out.bfloat16()),

@@ -118,6 +118,11 @@ class BackwardProblem(Problem):
         """Whether gradients of captured tensors are computed."""
         return self.program is not None and bool(self.program.gathered)
 
+    @property
+    def gathers_by_lanes(self) -> bool:
+        """Whether some of these need dS in float32, because lanes add it up."""
+        return self.program is not None and bool(self.program.by_lanes)
+
     def with_lengths_of(self, problem: Problem) -> BackwardProblem:
         """Make the problem of the same pass of a forward problem that differs in lengths alone."""
         made = object.__new__(BackwardProblem)

@@ -12,6 +12,7 @@ from torch import Tensor
 from flash_attention.call.features import MaskKind
 from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
+from flash_attention.program.bias import aligned_keys
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import DIGITS, Sum
 from flash_attention.program.nodes import Gathered, How, Program
@@ -20,14 +21,26 @@ _PLACES = ("batch", "head", "query", "key")
 
 
 def gathering(
-    function: Function, slots: Sequence[int], problem: Problem, *, deterministic: bool
+    function: Function,
+    slots: Sequence[int],
+    problem: Problem,
+    *,
+    deterministic: bool,
+    by_tiles: int | None = None,
 ) -> Function:
     """Return the function for the backward pass of a problem whose kernels compute the gradients
-    of the captured tensors in these slots, with memory for them."""
+    of the captured tensors in these slots, with memory for them. That of the tensor in slot
+    `by_tiles` leaves as tiles of dS."""
     program, tensors = function.program, function.tensors
-    of_each = How.EXACT if deterministic else How.ADD
-    stored = {slot: _is_stored(program, slot, problem) for slot in slots}
-    gathered = tuple(Gathered(s, How.STORE if stored[s] else of_each) for s in slots)
+
+    def how(slot: int) -> How:
+        is_stored = _is_stored(program, slot, problem)
+        if slot == by_tiles:
+            as_it_is = is_stored and tensors[slot].dtype == problem.dtype
+            return How.TILES if as_it_is else How.TILE_SUMS
+        return How.STORE if is_stored else How.EXACT if deterministic else How.ADD
+
+    gathered = tuple(Gathered(slot, how(slot)) for slot in slots)
     return _with_sums(
         function,
         replace(program, gathered=gathered),
@@ -78,14 +91,21 @@ def _is_stored(program: Program, slot: int, problem: Problem) -> bool:
 
 def _sum(tensor: Tensor, how: How, program: Program, problem: Problem) -> Sum:
     """Return memory for the gradient of a tensor."""
-    if how is not How.STORE:
+    if how.in_float32:
         digits = None
         if how is How.EXACT:
             digits = torch.zeros(tensor.numel(), DIGITS, dtype=torch.int64, device=tensor.device)
         return Sum(torch.zeros(tensor.shape, device=tensor.device), digits)
-    made = torch.empty_like(tensor)
+    if how is How.TILE_SUMS:  # which all elements are written of
+        return Sum(tensor.new_empty(tensor.shape))
+    keys = None
+    if how is How.TILES:
+        *sizes, keys = tensor.shape
+        made = tensor.new_empty(*sizes, aligned_keys(keys))
+    else:
+        made = torch.empty_like(tensor)
     every = problem.batch * problem.heads * problem.seq_q * problem.seq_k
     visits_all = problem.features.mask is MaskKind.FULL and program.mask is None
     if not (visits_all and not problem.per_batch and tensor.numel() == every):
         made.zero_()
-    return Sum(made)
+    return Sum(made, keys=keys)

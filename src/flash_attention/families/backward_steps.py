@@ -31,7 +31,7 @@ CHUNK = 8  # elements of 16 bytes
 ROUNDS = 4  # of rows that a thread of `prepare_step` takes part in
 EARLY_LAUNCHES = 90  # from Hopper on, a kernel may start before the previous one has ended
 _NAME = re.compile(
-    r"(?:backward_)?(prepare|convert_and_add_splits|convert|add_splits|sink_gradient|hopper_queries|hopper_keys)_(\w+)"
+    r"(?:backward_)?(prepare|convert_and_add_splits|convert|add_splits|sink_gradient|bias_gradient|hopper_queries|hopper_keys)_(\w+)"
 )
 
 

@@ -78,6 +78,11 @@ class Family(ABC, Generic[Config]):
     def unit(self, config: Config, features: Features, arch: Arch) -> Unit:
         """Return the translation unit of a config with resolved features."""
 
+    def stores_tiles(self, problem: Problem, config: Config | None) -> bool:
+        """Whether kernels of a config, or of the one that is chosen if it is None, can store tiles
+        of dS as the gradient of a captured tensor."""
+        return False
+
     def companions(self, config: Config, arch: Arch) -> list[Unit]:
         """Return kernels that run beside those of a config. `build` compiles them too."""
         return []

@@ -13,17 +13,22 @@ from flash_attention.call.problem import Problem
 from flash_attention.families.bindings import PROGRAM
 from flash_attention.program.cuda_reader import cuda_text
 from flash_attention.program.derivative import differentiate
-from flash_attention.program.layout import address_offset, arguments, arguments_size
+from flash_attention.program.layout import (
+    address_offset,
+    arguments,
+    arguments_size,
+    sum_offset,
+)
 from flash_attention.program.nodes import SCORE, Program
 
 
 @cache
 def _with_function(
-    base: type[ctypes.Structure], size: int, before_bias: int = 0
+    base: type[ctypes.Structure], size: int, *addresses: tuple[str, int]
 ) -> type[ctypes.Structure]:
-    """Mirror of `fa::attn::WithFunction` (include/fa/attn/function_args.cuh). The address of a
-    tensor that has a tensor map is `bias`, behind so many bytes of the arguments of a program."""
-    fields = (
+    """Mirror of `fa::attn::WithFunction` (include/fa/attn/function_args.cuh). Addresses of what has
+    a tensor map have names, and are behind so many bytes of the arguments of a program."""
+    fields = [
         ("list_entries", ctypes.c_void_p),
         ("list_counts", ctypes.c_void_p),
         ("bounds", ctypes.c_void_p),
@@ -31,10 +36,14 @@ def _with_function(
         ("list_batches", ctypes.c_int32),
         ("list_heads", ctypes.c_int32),
         ("absolute", ctypes.c_int32),
-        ("program", ctypes.c_uint64 * (before_bias // 8)),
-        ("bias", ctypes.c_void_p),
-        ("rest_of_program", ctypes.c_uint64 * ((size - before_bias) // 8 - 1)),
-    )
+        ("program", ctypes.c_uint64 * 0),
+    ]
+    end = 0
+    for name, offset in addresses:
+        fields.append((f"before_{name}", ctypes.c_uint64 * ((offset - end) // 8)))
+        fields.append((name, ctypes.c_void_p))
+        end = offset + 8
+    fields.append(("rest_of_program", ctypes.c_uint64 * ((size - end) // 8)))
     return type(f"{base.__name__}WithFunction", (base,), {"_fields_": fields})
 
 
@@ -42,8 +51,12 @@ def arguments_type(base: type[ctypes.Structure], problem: Problem) -> type[Any]:
     """Return the arguments of kernels for a problem, whose pass has those of `base`."""
     if problem.program is None:
         return base
-    before_bias = 0 if problem.bias is None else address_offset(problem.program, problem.bias.slot)
-    return _with_function(base, arguments_size(problem.program), before_bias)
+    program, addresses = problem.program, []
+    if problem.bias is not None:
+        addresses.append(("bias", address_offset(program, problem.bias.slot)))
+    if program.by_tiles is not None:
+        addresses.append(("bias_gradient", sum_offset(program, program.by_tiles.slot)))
+    return _with_function(base, arguments_size(program), *addresses)
 
 
 def parameter(base: type[ctypes.Structure], program: Program | None, otherwise: str) -> str:

@@ -71,6 +71,20 @@ def only_scores_read_bias(program: Program) -> bool:
     return bias_load(program) not in needed(found.program.nodes, [program.mask, *gradients])
 
 
+@cache
+def tile_slot(program: Program) -> int | None:
+    """The tensor of what `bias_load` finds, if its gradient is dS as products read it: the score
+    and the element are added without factors, and nothing else reads the tensor."""
+    load = bias_load(program)
+    if load is None:
+        return None
+    found, slot = differentiate(program), int(program.nodes[load].detail or 0)
+    own = [each for each in found.loads if each.slot == slot]
+    factors = [found.program.nodes[n] for n in (found.slope, *(each.value for each in own))]
+    has_no_factors = all(node.op == "literal" and node.detail == "1.0" for node in factors)
+    return slot if has_no_factors and len(own) == 1 else None
+
+
 def bias_of(traced: Traced, load: int) -> Bias | None:
     """Where the tensor of a `load` lies, or None if a tensor map cannot describe it."""
     slot = int(traced.program.nodes[load].detail or 0)
@@ -81,6 +95,13 @@ def bias_of(traced: Traced, load: int) -> Bias | None:
     if not usable or tensor.stride(-1) != 1 or _address(tensor) % ALIGNMENT:
         return None
     return Bias(slot, tuple(tensor.shape), tensor.stride())
+
+
+def aligned_keys(keys: int) -> int:
+    """The least number of 16-bit elements that a row of a contiguous tensor with a tensor map can
+    have for so many keys. The copy engine stores no less than 16 bytes of a row."""
+    elements = ALIGNMENT // 2
+    return -(-keys // elements) * elements
 
 
 def _is_usable(tensor: Tensor, dim: int) -> bool:

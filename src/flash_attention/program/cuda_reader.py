@@ -20,18 +20,8 @@ from flash_attention.program.expressions import (
     store,
     unpack,
 )
-from flash_attention.program.layout import DIGITS, ELEMENTS, struct_text
-from flash_attention.program.nodes import (
-    FLOAT,
-    INT,
-    KEY,
-    QUERY,
-    SCORE,
-    How,
-    Node,
-    Program,
-    needed,
-)
+from flash_attention.program.layout import DIGITS, ELEMENTS, gradient_text, struct_text
+from flash_attention.program.nodes import FLOAT, INT, KEY, QUERY, SCORE, How, Node, Program, needed
 from flash_attention.program.tilt import tilt_of
 
 HEADER = "fa/attn/function.cuh"  # what the text needs to be included before it
@@ -245,6 +235,7 @@ class _Printer:
             *self._gradients(),
             self._tilt(),
             *([] if self.bias is None else self._bias(self.nodes[self.bias])),
+            *self._tiles(),
         ]
         parts = [self._part(level) for level in (Level.QUERY, Level.KEY, Level.HEAD)]
         structs = [self._fields(level) for level in _STRUCTS]
@@ -264,7 +255,7 @@ class _Printer:
             "kHasMask": self.program.mask is not None,
             "kHasScore": self.program.score is not None,
             "kSlopeIsOne": slope.op == "literal" and slope.detail == "1.0",
-            "kGathers": bool(self.program.gathered),
+            "kGathers": bool(self.program.by_lanes),
             "kTilts": tilt_of(self.program) is not None,
             "kReadsQueries": self.bias is None and self._is_read(Level.QUERY),
             "kReadsKeys": self.bias is None and self._is_read(Level.KEY),
@@ -305,24 +296,41 @@ class _Printer:
     def _bias(self, load: Node) -> list[str]:
         """What unpacks an element of the bias, and which of its planes is that of a head."""
         slot = int(load.detail or 0)
-        function = _Function(self, Level.HEAD)
-        function.print(load.inputs[:-2])
-        planes = [
-            f"{LIBRARY}plane({function.value(index)}, args.size{slot}[{d}], args.stride{slot}[{d}])"
-            for d, index in enumerate(load.inputs[:-2])
-        ]
-        inner, outer = [*reversed(planes), "0", "0"][:2]
         element = f"{unpack(self.program.tensors[slot].dtype)}(pair, e)"
         return [
             f"{_QUALIFIERS} float bias(fa::u32 pair, int e) {{\nreturn {element};\n}}",
-            f"{_QUALIFIERS} {LIBRARY}Plane plane({_PARAMETERS[Level.HEAD]}) {{",
+            *self._plane("plane", load, "plane({0}, args.size{1}[{2}], args.stride{1}[{2}])"),
+        ]
+
+    def _plane(self, name: str, load: Node, index: str) -> list[str]:
+        """What says which plane of a tensor is that of a head. `index` is the text of one of its
+        indices, made of the value that is read at, the slot and the dimension."""
+        function = _Function(self, Level.HEAD)
+        function.print(load.inputs[:-2])
+        planes = [
+            LIBRARY + index.format(function.value(each), load.detail, d)
+            for d, each in enumerate(load.inputs[:-2])
+        ]
+        inner, outer = [*reversed(planes), "0", "0"][:2]
+        return [
+            f"{_QUALIFIERS} {LIBRARY}Plane {name}({_PARAMETERS[Level.HEAD]}) {{",
             *function.lines,
             f"return {{{inner}, {outer}}};\n}}",
         ]
 
+    def _tiles(self) -> list[str]:
+        """The gradient that leaves as tiles of dS, and which plane of it is that of a head."""
+        load = bias_load(self.program)
+        if self.program.by_tiles is None or load is None:
+            return []
+        plane = self._plane("gradient_plane", self.nodes[load], "within({0}, args.size{1}[{2}])")
+        gradient = gradient_text(self.program, self.program.by_tiles.slot)
+        head = f"{_QUALIFIERS} {LIBRARY}Gradient gradient(const Args& args)"
+        return [*plane, f"{head} {{\nreturn {gradient};\n}}"]
+
     def _gradients(self) -> list[str]:
         """The derivatives by elements whose gradients are wanted."""
-        how = dict(self.program.gathered)
+        how = dict(self.program.by_lanes)
         loads = [each for each in self.derivative.loads if each.slot in how]
         kept = [each for each in loads if self.program.depends[each.value] & SCORE]
         count = f"static constexpr int kKeptLoads = {len(kept)};"

@@ -38,8 +38,9 @@ DIGIT = 2.0**32  # of one digit in terms of the digit before
 class Sum(NamedTuple):
     """The gradient of a captured tensor while kernels add to it."""
 
-    values: Tensor  # in the shape of the tensor
+    values: Tensor  # in the shape of the tensor, or with more keys
     digits: Tensor | None = None  # int64 (elements, DIGITS), if the sums are exact
+    keys: int | None = None  # of the tensor, if there are more here
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
@@ -49,7 +50,7 @@ class Sum(NamedTuple):
     def total(self) -> Tensor:
         """The gradient. Values have what no digits express: infinities and NaN."""
         if self.digits is None:
-            return self.values
+            return self.values if self.keys is None else self.values[..., : self.keys]
         found = torch.zeros(len(self.digits), dtype=torch.float64, device=self.digits.device)
         for place in reversed(range(DIGITS)):
             found += self.digits[:, place].double() * (LOWEST_DIGIT * DIGIT**place)
@@ -66,7 +67,7 @@ def struct_text(program: Program) -> str:
             narrow.append(f"int size{slot}[{ndim}];")
     for slot, how in program.gathered:
         dtype, ndim = program.tensors[slot]
-        wide.append(f"{ELEMENTS[dtype] if how is How.STORE else 'float'}* sum{slot};")
+        wide.append(f"{'float' if how.in_float32 else ELEMENTS[dtype]}* sum{slot};")
         if how is How.EXACT:
             wide.append(f"long long* digits{slot};")
         if ndim:
@@ -74,6 +75,16 @@ def struct_text(program: Program) -> str:
     narrow += [f"{type_} number{slot};" for slot, type_ in enumerate(program.numbers)]
     fields = [*wide, *narrow] or ["long long none;"]
     return f"struct alignas({ALIGNMENT}) Args {{ {' '.join(fields)} }};"
+
+
+def gradient_text(program: Program, slot: int) -> str:
+    """The gradient of a captured tensor, as `Gradient` of include/fa/attn/function.cuh."""
+    ndim = program.tensors[slot].ndim
+    sizes, strides = (
+        [f"args.{word}{slot}[{d}]" if d >= 0 else absent for d in range(ndim - 4, ndim)]
+        for word, absent in (("size", "1"), ("sum_stride", "0"))
+    )
+    return f"{{{', '.join([f'args.sum{slot}', *sizes, *strides[:-1]])}}}"
 
 
 def arguments_size(program: Program) -> int:
@@ -84,6 +95,16 @@ def arguments_size(program: Program) -> int:
 def address_offset(program: Program, slot: int) -> int:
     """Where the address of a captured tensor is in `struct Args`, in bytes."""
     return sum(8 * (1 + ndim) for _, ndim in program.tensors[:slot])
+
+
+def sum_offset(program: Program, slot: int) -> int:
+    """Where the address of the gradient of a captured tensor is in `struct Args`, in bytes."""
+    offset = address_offset(program, len(program.tensors))
+    for each, how in program.gathered:
+        if each == slot:
+            return offset
+        offset += 8 * (1 + (how is How.EXACT) + program.tensors[each].ndim)
+    raise KeyError(slot)
 
 
 def arguments(traced: Traced, sums: Sequence[Sum], pointers: Sequence[int]) -> bytes:

@@ -67,6 +67,18 @@ class How(Enum):
     STORE = "store"  # every element has one term, and is stored in the dtype of the tensor
     ADD = "add"  # terms are added in float32, in any order
     EXACT = "exact"  # terms are added without rounding, so that their order does not matter
+    TILES = "tiles"  # every element has one term, and tiles of dS are stored as the gradient
+    TILE_SUMS = "tile_sums"  # tiles of dS are stored, and another kernel adds them up
+
+    @property
+    def by_tiles(self) -> bool:
+        """Whether tiles of dS leave as they are, and no lane has a part in it."""
+        return self in (How.TILES, How.TILE_SUMS)
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether kernels leave float32 sums, else elements of the dtype of the tensor."""
+        return self in (How.ADD, How.EXACT)
 
 
 # A program is a text of one line: torch.compile writes it into comments of the code that it makes.
@@ -128,6 +140,16 @@ class Program:
     def depends(self) -> tuple[int, ...]:
         """What every node depends on: bits of BATCH, HEAD, QUERY, KEY and SCORE."""
         return dependences(self.nodes)
+
+    @property
+    def by_tiles(self) -> Gathered | None:
+        """The gradient that leaves as tiles of dS. There is at most one."""
+        return next((each for each in self.gathered if each.how.by_tiles), None)
+
+    @property
+    def by_lanes(self) -> tuple[Gathered, ...]:
+        """The gradients that lanes store or add to."""
+        return tuple(each for each in self.gathered if not each.how.by_tiles)
 
     @property
     def score_depends(self) -> int:

@@ -39,6 +39,14 @@ from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Grid, Recipe, Resize, Resized, Setting, Step
 from flash_attention.families.sm90.backward.bias import bias_bytes, loads_bias
+from flash_attention.families.sm90.backward.bias_gradient import (
+    TILE_SUMS,
+    TILES,
+    key_parts,
+    stores_tiles,
+    sum_step,
+    tiles_of_bias,
+)
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import (
     Sm90BackwardFeatures,
@@ -129,7 +137,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         if problem.idle:
             return Recipe(resolve(problem.features), (prepare_step(problem, target),), arguments)
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
-        work = split_work(problem, setting.workspace_bytes) if stores_ds else all_work(problem)
+        sums_tiles = TILE_SUMS in tiles_of_bias(problem.program)
+        work = _work(problem, setting.workspace_bytes, stores_ds=stores_ds, sums_tiles=sums_tiles)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
         lists = _lists(config, problem)
         features = _features(config, problem, splits, lists)
@@ -138,7 +147,6 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
-        maps = describe_all(config, features, named, problem)
         smem_bytes = config.smem_bytes() + (bias_bytes(config) if features.bias else 0)
         steps: list[Step] = []
         if lists is not None:
@@ -147,11 +155,14 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
             geometry = Geometry(grid, config.num_threads, smem_bytes)
-            values = part.values if stores_ds else {}  # else it has all of the work
+            maps = describe_all(config, features, named, problem, part.part_keys)
+            values = part.values if work.workspace_bytes else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
             if stores_ds:
                 product = Product(config.dtype, config.d_head, max(1, config.group_heads))
                 steps.append(query_step(product, problem, features, part, named, adds=sums))
+            if sums_tiles:
+                steps.append(sum_step(problem, part, target))
         steps += sums_steps(problem, target, _sums(config, dq=sums, splits=splits))
         kept_columns = config.d_head if turns else columns
         own = not stores_ds and problem.per_batch and problem.program is None
@@ -161,7 +172,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             arguments,
             scratch={
                 **stat_scratch(problem, sum_columns=kept_columns, orders_dq=turns),
-                **({"ds": work.workspace_bytes} if stores_ds else {}),
+                **({"ds": work.workspace_bytes} if work.workspace_bytes else {}),
                 **split_scratch(problem, config.d_head, splits),
                 **({} if lists is None else lists.scratch),
             },
@@ -184,6 +195,9 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         problem = BackwardProblem(*sizes, dtype, 1.0)
         sums = _sums(config, dq=config.adds_dq, splits=2)
         return [step.unit for step in sums_steps(problem, config.target(arch), sums)]
+
+    def stores_tiles(self, problem: Problem, config: HopperBackwardKernelConfig | None) -> bool:
+        return isinstance(problem, BackwardProblem) and stores_tiles(problem, config)
 
     def search_space(self) -> Iterator[HopperBackwardKernelConfig]:
         return backward_search_space()
@@ -224,6 +238,13 @@ def _resizing(
         )
 
     return resize
+
+
+def _work(problem: BackwardProblem, most_bytes: int, *, stores_ds: bool, sums_tiles: bool) -> Parts:
+    """Return the parts of the work, which share a workspace if there are several."""
+    if sums_tiles:
+        return key_parts(problem, most_bytes)
+    return split_work(problem, most_bytes) if stores_ds else all_work(problem)
 
 
 def _features(
@@ -279,6 +300,8 @@ def _maps(mapped: Sequence[str]) -> str:
     dq = "&dq_map" if "dq" in mapped else "nullptr"
     dk, dv = ("dk_map" if "dk" in mapped else "k_map"), ("dv_map" if "dv" in mapped else "v_map")
     bias = ", &bias_map" if "bias" in mapped else ""
+    if tiles := {TILES, TILE_SUMS} & {*mapped}:
+        bias = f"{bias or ', nullptr'}, &{tiles.pop()}_map"
     return f"q_map, k_map, v_map, d_o_map, {dq}, {dk}, {dv}{bias}"
 
 
@@ -318,7 +341,13 @@ def _mismatch(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> s
             " pass a config with query_gradient=QueryGradient.ORDERED or WORKSPACE, or leave config"
             " out"
         )
-    if problem.gathers and config.derivative is Derivative.PAIRS:
+    if problem.program is not None and problem.program.by_tiles and not config.own_warpgroup:
+        return (
+            "the gradient of a bias leaves as tiles of dS, and the kernel config has"
+            f" query_gradient=QueryGradient.{config.query_gradient.name}; pass a config with"
+            " OWN_WARPGROUP or ORDERED, or leave config out"
+        )
+    if problem.gathers_by_lanes and config.derivative is Derivative.PAIRS:
         return (
             "the gradient of a captured tensor is wanted, and the kernel config has"
             " derivative=Derivative.PAIRS, which has no dS in float32; pass a config with EXACT or"

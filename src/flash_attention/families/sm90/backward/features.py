@@ -10,6 +10,7 @@ from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm90.backward.slots import FOLDER
 from flash_attention.families.traced_args import changes_slopes
+from flash_attention.program.nodes import How
 
 
 @dataclass(frozen=True)
@@ -47,4 +48,11 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     }
     bound = (Number(name, int(value)) for name, value in numbers.items())
     bias = Variant("Bias", f"{FOLDER}/bias", "Loaded" if features.bias else "None")
-    return (*score_bindings(features, listed=features.listed), slopes, dropping, bias, *bound)
+    scores = score_bindings(features, listed=features.listed)
+    return (*scores, slopes, dropping, bias, _bias_gradient(features), *bound)
+
+
+def _bias_gradient(features: Sm90BackwardFeatures) -> Variant:
+    by_tiles = None if features.program is None else features.program.by_tiles
+    names = {None: "None", How.TILES: "Stored", How.TILE_SUMS: "Summed"}
+    return Variant("BiasGradient", f"{FOLDER}/bias_gradient", names[by_tiles and by_tiles.how])

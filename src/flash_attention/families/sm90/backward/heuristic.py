@@ -73,7 +73,8 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
     if d_head <= 64:
         # Half precision has no room for dP - delta of large gradients where P is small.
-        pairs = own_warpgroup and problem.dtype == torch.bfloat16 and not problem.gathers
+        pairs = own_warpgroup and problem.dtype == torch.bfloat16
+        pairs = pairs and not problem.gathers_by_lanes
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
         schedule = Schedule.PAIRED if own_warpgroup else Schedule.IN_PLACE
     elif own_warpgroup or _has_slopes(problem):

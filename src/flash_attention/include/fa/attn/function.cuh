@@ -103,6 +103,17 @@ __device__ __forceinline__ int plane(int index, int size, i64 stride) {
   return stride == 0 ? 0 : within(index, size);
 }
 
+// The gradient of a tensor [outer, inner, queries, keys] with contiguous keys.
+struct Gradient {
+  unsigned short* first;
+  int outer, inner, queries, keys;
+  i64 outer_stride, inner_stride, row_stride;
+
+  __device__ unsigned short* row(Plane plane, int query) const {
+    return first + plane.outer * outer_stride + plane.inner * inner_stride + query * row_stride;
+  }
+};
+
 template <class... Loads>
 struct List {};
 

@@ -62,6 +62,11 @@ struct FunctionArguments {
   static __device__ function::Plane plane(const Args& args, int batch, int head) {
     return Program::plane(of(args).program, batch, head);
   }
+  // The same of its gradient, which has planes of its own also where the bias has not.
+  template <class Args>
+  static __device__ function::Plane gradient_plane(const Args& args, int batch, int head) {
+    return Program::gradient_plane(of(args).program, batch, head);
+  }
 };
 
 }  // namespace fa::attn

@@ -40,6 +40,9 @@ __device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardK
       "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head");
   static_assert(KeyOperandSlot<typename Config::KeyOperand, Config>,
                 "KeyOperand: Of<Config, Warpgroup> with read() and operand()");
+  static_assert(BiasGradientSlot<typename Config::BiasGradient, Config>,
+                "BiasGradient: Of<Config>(maps, args) with begin_tile(mail), next_head(), "
+                "store(mail, stage, query), wait_read<Pending>()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes &&
                     Smem::kBiasBytes == Config::kBiasBytes,

@@ -92,6 +92,18 @@ class SumPlace {
   float* head_;
 };
 
+// The slot BiasGradient: one thread of the warpgroup of dQ stores the tiles of dS, if they are the gradient of a
+// captured tensor.
+template <class T, class Config>
+concept BiasGradientSlot = requires(typename T::template Of<Config>& of, const TensorMaps& maps,
+                                    const BackwardKernelArgs& args, Mailbox mail) {
+  { typename T::template Of<Config>(maps, args) };
+  of.begin_tile(mail);
+  of.next_head();
+  of.store(mail, 0, 0);
+  of.template wait_read<0>();
+};
+
 // The key side of a warpgroup that computes dQ by itself. The key warpgroups only write dS, and meet it
 // through the mbarriers of the stages of dS.
 template <class Config, int Warpgroup>
@@ -117,3 +129,20 @@ class DsBuffers {
 };
 
 }  // namespace fa::sm90::backward
+
+namespace fa::sm90::backward::bias_gradient {
+
+// dS is nobody's gradient.
+struct None {
+  template <class Config>
+  struct Of {
+    __device__ Of(const TensorMaps&, const BackwardKernelArgs&) {}
+    __device__ void begin_tile(Mailbox) {}
+    __device__ void next_head() {}
+    __device__ void store(Mailbox, int /*stage*/, int /*query*/) const {}
+    template <int Pending>
+    static __device__ void wait_read() {}
+  };
+};
+
+}  // namespace fa::sm90::backward::bias_gradient

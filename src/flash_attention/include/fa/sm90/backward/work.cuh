@@ -40,7 +40,8 @@ struct TensorMaps {
   const TensorMap &q, &k, &v, &d_o;
   const TensorMap* dq = nullptr;  // if the kernel stores dQ
   const TensorMap &dk, &dv;
-  const TensorMap* bias = nullptr;  // if the kernel loads one
+  const TensorMap* bias = nullptr;           // if the kernel loads one
+  const TensorMap* bias_gradient = nullptr;  // if it stores tiles of dS as the gradient
 };
 
 // A tile is a block of keys of one head of k and v of one sequence, and one of the splits of the heads of q

@@ -26,21 +26,26 @@ struct Ordered {
 
    public:
     __device__ QueryWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
-        : maps_(maps), args_(args) {}
+        : maps_(maps), args_(args), bias_gradient_(maps, args) {}
 
     __device__ void run() {
       while (take_tile<Config>(tile_, steps_, block_)) {
         head_ = Smem::mail(tile_).read(Word::kHead);
+        bias_gradient_.begin_tile(Smem::mail(tile_));
         clear_unseen();
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
           Smem::ds_pipeline().wait(ds_);  // dS is written
+          if (leads()) bias_gradient_.store(Smem::mail(tile_), ds_.stage, block_ * Config::kBR);
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) compute(pass);
           ds_.advance();
           parity_ ^= 1;
-          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) ++head_;
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) {
+            ++head_;
+            bias_gradient_.next_head();
+          }
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
         Smem::key_pipeline().release(0);
@@ -59,14 +64,17 @@ struct Ordered {
       // The part is released, also for the first block, and the last share finds the sum there.
       Smem::dq_pipeline().wait_empty(pass, parity_);
       ptx::wgmma_wait<0>();  // dQ is complete, dS and K were read
-      if (pass == Math::kPasses - 1) Smem::ds_pipeline().release(ds_);
+      if (pass == Math::kPasses - 1) {
+        if (leads()) bias_gradient_.template wait_read<0>();  // the store of dS has read it
+        Smem::ds_pipeline().release(ds_);
+      }
       const int share = Smem::mail(tile_).read(Word::kShare);
       if (Share::is_last(share))
         finish(sum, pass, staged, Share::is_first(share));
       else
         Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written, or dQ has left
-      if (threadIdx.x % kWarpgroupSize == 0) ptx::mbarrier_arrive(Smem::dq_pipeline().full(pass));
+      if (leads()) ptx::mbarrier_arrive(Smem::dq_pipeline().full(pass));
     }
 
     // The last share: dQ is the sum of all of them.
@@ -107,8 +115,11 @@ struct Ordered {
       }
     }
 
+    static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
+
     const TensorMaps& maps_;
     const BackwardKernelArgs& args_;
+    typename Config::BiasGradient::template Of<Config> bias_gradient_;
     Ring<Config::kDsStages> ds_;
     u32 parity_ = 0;
     TileCount tile_;

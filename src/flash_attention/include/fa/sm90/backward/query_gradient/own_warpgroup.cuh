@@ -19,21 +19,26 @@ struct OwnWarpgroup {
     static constexpr int kIndex = Shape<Config>::kKeyWarpgroups;  // after the key warpgroups
 
    public:
-    __device__ QueryWarpgroup(const TensorMaps&, const BackwardKernelArgs& args)
-        : args_(args), place_(args) {}
+    __device__ QueryWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
+        : args_(args), place_(args), bias_gradient_(maps, args) {}
 
     __device__ void run() {
       while (take_tile<Config>(tile_, steps_, block_)) {
         place_.begin_tile(Smem::mail(tile_));
+        bias_gradient_.begin_tile(Smem::mail(tile_));
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
           const int block = query_block<Config>(block_, Smem::mail(tile_), args_);
           Smem::ds_pipeline().wait(ds_);  // dS is written
+          if (leads()) bias_gradient_.store(Smem::mail(tile_), ds_.stage, block * Config::kBR);
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) add(pass, block);
           ds_.advance();
-          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) place_.next_head();
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) {
+            place_.next_head();
+            bias_gradient_.next_head();
+          }
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
         Smem::key_pipeline().release(0);
@@ -52,7 +57,11 @@ struct OwnWarpgroup {
       if (leads()) ptx::bulk_wait_read<Math::kPasses - 1>();  // the addition before has read it
       sync_warpgroup(kIndex);                                 // everybody may write over it
       ptx::wgmma_wait<0>();                                   // dQ is complete, dS and K were read
-      if (pass == Math::kPasses - 1) Smem::ds_pipeline().release(ds_);
+      if (pass == Math::kPasses - 1) {
+        // The store of dS has read it: the additions of the passes before came after it.
+        if (leads()) bias_gradient_.template wait_read<Math::kPasses - 1>();
+        Smem::ds_pipeline().release(ds_);
+      }
       Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written
       if (leads()) {
@@ -65,6 +74,7 @@ struct OwnWarpgroup {
 
     const BackwardKernelArgs& args_;
     SumPlace<Config> place_;
+    typename Config::BiasGradient::template Of<Config> bias_gradient_;
     Ring<Config::kDsStages> ds_;
     TileCount tile_;
     int steps_, block_;
