@@ -23,7 +23,6 @@ from flash_attention.call.tangent_call import (
     check_has_tangent,
     views_with_tangents,
 )
-from flash_attention.call.tensors import has_tangent
 from flash_attention.choose.rules import choose
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
@@ -32,6 +31,7 @@ from flash_attention.families.padding import naming_padding, needs_padding, padd
 from flash_attention.families.recipe import NO_DEVICE, Device, Setting
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
+from flash_attention.program.tangent import has_tangent
 from flash_attention_workbench.explain.backward import explain_backward
 from flash_attention_workbench.explain.decoding import Decoding
 from flash_attention_workbench.explain.explanation import Explanation
