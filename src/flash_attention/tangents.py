@@ -95,7 +95,10 @@ def with_tangents_by_kernel(call: Call, backward: BackwardOptions = NO_BACKWARD_
         run: Callable[..., Any] = _BelowVmap.apply
         return _asked(call, *run(*call[:3], _Options(call[4:], backward)))
     duals = [forward_ad.unpack_dual(tensor) for tensor in call[:3]]
-    tangents = (torch.zeros_like(t.primal) if t.tangent is None else t.tangent for t in duals)
+    tangents = (
+        torch.zeros_like(primal) if tangent is None else tangent.to(primal.dtype)
+        for primal, tangent in duals
+    )
     apply: Callable[..., Any] = _WithTangent.apply
     options = _Options(call[4:], backward)
     out, lse, *of_results = apply(*(t.primal for t in duals), *tangents, options)
