@@ -293,6 +293,18 @@ def test_the_kernel_is_differentiated(name: str, device: str) -> None:
         assert error <= ERROR_FACTOR * (other.double() - exact.double()).abs().max()
 
 
+@pytest.mark.parametrize("device", HOPPER_DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_tangents_may_have_another_dtype(dtype: torch.dtype, device: str) -> None:
+    q, k, v, direction, *_ = halves(device)
+    tangents = []
+    for own in (direction, direction.to(dtype)):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(q, own)
+            tangents.append(forward_ad.unpack_dual(by_kernel(dual, k, v)).tangent)
+    assert torch.equal(*tangents)
+
+
 @pytest.mark.gpu("sm_90")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_gpu_refuses_what_its_kernel_does_not_compute(name: str) -> None:

@@ -8,7 +8,7 @@ torch.func does not differentiate operators of Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -160,7 +160,7 @@ class _Recorded(Function):
         ctx.set_materialize_grads(False)
         partner_of = plan if call.function is None else None
         slots = call.function.trained() if captured else ()
-        ctx.asked = partner_of, shares, call[10:], backward, slots
+        ctx.asked = partner_of, shares, call[10:], backward, slots, _versions(call.function)
         if call.return_max:
             ctx.mark_non_differentiable(found[2])
             return _asked(found, call)
@@ -170,8 +170,11 @@ class _Recorded(Function):
     def backward(
         ctx: Any, do: Tensor | None, dlse: Tensor | None = None, of_maxima: None = None
     ) -> Any:
-        plan, shares, options, backward, slots = ctx.asked
+        plan, shares, options, backward, slots, versions = ctx.asked
         saved = ctx.saved_tensors  # which were not changed, those that are captured neither
+        for slot, tensor, version in versions:
+            if tensor._version != version:
+                _refuse_changed(slot)
         wanted = ctx.needs_input_grad
         if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
             asked = (wanted, dlse is None, shares, backward, _is_deterministic())
@@ -189,6 +192,21 @@ class _Recorded(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         refuse_tangent()
+
+
+def _versions(function: UserFunction | None) -> list[tuple[int, Tensor, int]]:
+    """Return captured tensors, which a backward pass reads again, with what torch counts of their
+    changes. It counts none of inference tensors."""
+    tensors = () if function is None else function.tensors
+    return [(slot, t, t._version) for slot, t in enumerate(tensors) if not t.is_inference()]
+
+
+def _refuse_changed(slot: int) -> NoReturn:
+    raise UnsupportedError(
+        f"captured tensor {slot} of the score or mask function was changed in place after the"
+        " forward pass, and the backward pass reads it again; change it after the backward pass, or"
+        " capture tensor.clone()"
+    )
 
 
 def _asked(found: tuple[Tensor, ...], call: Call) -> Outputs:

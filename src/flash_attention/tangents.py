@@ -98,7 +98,10 @@ def with_tangents_by_kernel(
         run: Callable[..., Any] = _BelowVmap.apply
         return _asked(call, *run(*call[:3], options))
     duals = [forward_ad.unpack_dual(tensor) for tensor in call[:3]]
-    tangents = (torch.zeros_like(t.primal) if t.tangent is None else t.tangent for t in duals)
+    tangents = (
+        torch.zeros_like(primal) if tangent is None else tangent.to(primal.dtype)
+        for primal, tangent in duals
+    )
     out, lse, *of_results = _below_jvp([*(t.primal for t in duals), *tangents], options)
     made = (forward_ad.make_dual(t, d) for t, d in zip((out, lse), of_results, strict=True))
     return _asked(call, *made)

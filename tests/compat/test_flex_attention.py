@@ -277,6 +277,7 @@ def test_what_is_refused() -> None:
     q, k, v = tensors()
     refused(r"block_mask is for .*\(2, 4, 40, 40\), and query and key have \(2, 4, 40, 56\)",
             block_mask=blocked(causal, seq_k=40))  # fmt: skip
+    refused("block_mask is <function.*; pass a BlockMask", block_mask=causal)
     refused("block_mask is for", block_mask=blocked(causal, seq_q=48))
     refused("where 1 stands for any batch", block_mask=blocked(causal, B=3))
     refused(r"block_mask is on meta, query on cpu", block_mask=blocked(causal).to("meta"))

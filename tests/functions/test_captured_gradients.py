@@ -320,6 +320,19 @@ def test_a_captured_tensor_that_changed_before_the_backward_pass_is_an_error() -
         out.sum().backward()
 
 
+@pytest.mark.parametrize("made", [torch.zeros, torch.inference_mode()(torch.zeros)])
+def test_a_tensor_without_a_gradient_that_changed_is_an_error_too(made: Any) -> None:
+    q = torch.randn(1, 9, 1, 8, requires_grad=True)
+    ids = made(9, dtype=torch.int32)
+    out = attention(q, q, q, mask=masks.documents(ids))
+    if ids.is_inference():  # whose changes torch does not count
+        out.sum().backward()
+        return
+    ids[4:] = 1
+    with pytest.raises(UnsupportedError, match=r"captured tensor 0 .* changed in place"):
+        out.sum().backward()
+
+
 def test_tensors_that_only_a_mask_reads_record_nothing() -> None:
     limit = torch.zeros(QUERIES, requires_grad=True)
     q = torch.randn(1, QUERIES, 1, D)

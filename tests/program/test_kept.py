@@ -7,7 +7,8 @@ import gc
 import math
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -78,6 +79,7 @@ KEPT: dict[str, Make] = {
     "inner function": lambda: with_an_inner_function,
     "masks of the library": lambda: masks.documents(IDS) & ~masks.window(0, 0) | of_globals,
     "and_masks of torch": lambda: and_masks(of_globals, window(2)),
+    "many masks": lambda: reduce(and_, [masks.window(n, n) for n in range(10)]),
     "partial": lambda: partial(with_defaults, left=2),
 }
 

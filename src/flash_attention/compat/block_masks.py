@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.nodes import BATCH, HEAD
 from flash_attention.program.torch_reader import Coordinates, see
 from flash_attention.program.trace import MaskFunction, Traced, trace_mask
@@ -24,6 +24,11 @@ MOST_SCORES = 1 << 23  # whose visibility is computed at a time
 
 def check_block_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
     """Check that a block mask is for tensors (batch, heads, seq, d) of these sizes."""
+    if not hasattr(mask, "kv_indices"):
+        raise UnsupportedError(
+            f"block_mask is {quoted(mask)}; pass a BlockMask, as create_block_mask of torch makes"
+            " one, or call flash_attention.attention, whose mask is a function"
+        )
     if mask.kv_indices.ndim != 4:
         raise UnsupportedError(
             f"kv_indices of block_mask has shape {tuple(mask.kv_indices.shape)}; allowed are four"

@@ -73,7 +73,7 @@ class Reads:
         if kind is FunctionType:
             return self._function(value, depth + 1)
         if kind is Mask:
-            return kind, self._value(value._function, depth + 1)
+            return kind, self._value(value._function, depth)
         if kind is tuple or kind is list:
             return kind, *[self._value(each, depth + 1) for each in value]
         if kind is partial:
