@@ -29,6 +29,9 @@ WINDOW = (("window", (30, 0)),)
 STEPS = {
     "decodes and prompts": Step((40, 1, 33, 3), (100, 333, 33, 70)),
     "no queries, no keys": Step((0, 1, 70, 0, 32, 1), (40, 0, 0, 0, 300, 20)),
+    "prompts behind many decodes": Step(
+        (*(1,) * 11, 40, *(2,) * 9, 33), (*range(5, 16), 90, *range(30, 39), 33)
+    ),
     "7 heads of a group, a window, sinks": Step(
         (1, 30, 10, 9), (300, 200, 90, 0), heads=14, sinks=True, keywords=WINDOW
     ),

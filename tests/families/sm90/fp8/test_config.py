@@ -48,6 +48,8 @@ def test_the_kernel_that_transposes_has_a_name_too() -> None:
     assert parse_kernel_name(name) == TransposeConfig(128, tensor_sums=True)
     by_length = TransposeConfig(128, tensor_sums=False, per_batch=True)
     assert parse_kernel_name("flash_transpose_kernel_d128_per_batch") == by_length
+    shared = TransposeConfig(128, False, per_batch=True, page_keys=16, least_queries=129)
+    assert parse_kernel_name(shared.kernel_name()) == shared
     of_pages = TransposeConfig(64, tensor_sums=True, per_batch=True, page_keys=16)
     assert parse_kernel_name("transpose_d64_tensor_sums_per_batch_page_16") == of_pages
     assert of_pages.kernel_name() == "transpose_d64_tensor_sums_per_batch_page_16"

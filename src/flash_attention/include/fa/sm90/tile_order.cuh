@@ -179,6 +179,7 @@ struct Packed {
 
    private:
     __device__ void enter(int batch) {
+      if constexpr (Config::Lengths::kLeastQueries > 0) batch = Config::Lengths::next(args_, batch);
       batch_ = batch;
       if (batch < args_.batch)
         q_blocks_ =

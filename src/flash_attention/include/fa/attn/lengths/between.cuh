@@ -20,6 +20,18 @@ struct Between : PerBatch {
     sequence.q_len = q_len(args, batch);
     return sequence;
   }
+  // The first sequence from `batch` on that has queries, or their number. Loads do not wait for each other.
+  static __device__ int next(const CallArgs& args, int batch) {
+    constexpr int kAtOnce = 8;
+    for (; batch < args.batch; batch += kAtOnce) {
+      int found = kAtOnce;
+#pragma unroll
+      for (int n = kAtOnce - 1; n >= 0; --n)
+        if (q_len(args, min(batch + n, args.batch - 1)) > 0) found = n;
+      if (found < kAtOnce) return batch + found;
+    }
+    return args.batch;
+  }
 };
 
 }  // namespace fa::attn::lengths
