@@ -62,7 +62,7 @@ CASES: dict[str, tuple[Learned, str, How]] = {
         How.TILES,
     ),
     "of heads": (
-        learned(HEADS + 1, *TALLER, read=of_heads, options={"window": (40, 30)}),
+        learned(HEADS + 1, *TALLER, read=of_heads, options={"window": (5, 30)}),
         BACKWARD.format(D),
         How.TILE_SUMS,
     ),

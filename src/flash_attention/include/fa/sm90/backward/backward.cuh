@@ -42,7 +42,7 @@ __device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardK
                 "KeyOperand: Of<Config, Warpgroup> with read() and operand()");
   static_assert(BiasGradientSlot<typename Config::BiasGradient, Config>,
                 "BiasGradient: Of<Config>(maps, args) with begin_tile(mail), next_head(), "
-                "store(mail, stage, query), wait_read<Pending>()");
+                "store(mail, stage, query), wait_read()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes &&
                     Smem::kBiasBytes == Config::kBiasBytes,

@@ -31,11 +31,8 @@ struct ByTiles {
                           plane.inner, plane.outer);
       ptx::tma_commit();
     }
-    // The same thread waits until all but the latest `Pending` groups have read what they store.
-    template <int Pending>
-    static __device__ void wait_read() {
-      ptx::bulk_wait_read<Pending>();
-    }
+    // The same thread waits until the copy engine has read it.
+    __device__ void wait_read() const { ptx::tma_wait_read(); }
 
    private:
     const TensorMap& map_;

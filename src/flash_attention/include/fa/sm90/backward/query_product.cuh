@@ -101,7 +101,7 @@ concept BiasGradientSlot = requires(typename T::template Of<Config>& of, const T
   of.begin_tile(mail);
   of.next_head();
   of.store(mail, 0, 0);
-  of.template wait_read<0>();
+  of.wait_read();
 };
 
 // The key side of a warpgroup that computes dQ by itself. The key warpgroups only write dS, and meet it
@@ -140,8 +140,7 @@ struct None {
     __device__ void begin_tile(Mailbox) {}
     __device__ void next_head() {}
     __device__ void store(Mailbox, int /*stage*/, int /*query*/) const {}
-    template <int Pending>
-    static __device__ void wait_read() {}
+    __device__ void wait_read() const {}
   };
 };
 

@@ -65,7 +65,7 @@ struct Ordered {
       Smem::dq_pipeline().wait_empty(pass, parity_);
       ptx::wgmma_wait<0>();  // dQ is complete, dS and K were read
       if (pass == Math::kPasses - 1) {
-        if (leads()) bias_gradient_.template wait_read<0>();  // the store of dS has read it
+        if (leads()) bias_gradient_.wait_read();  // the store of dS has read it
         Smem::ds_pipeline().release(ds_);
       }
       const int share = Smem::mail(tile_).read(Word::kShare);

@@ -49,7 +49,8 @@ struct OwnWarpgroup {
     }
 
    private:
-    // Each pass has its own part of the staging buffer.
+    // Each pass has its own part of the staging buffer. Of what the copy engine reads, the store of dS comes first,
+    // so that the wait of the last pass is for it, too.
     __device__ void add(int pass, int block) {
       typename Math::Sum sum;
       const u32 staged = Smem::kDq + pass * Math::kPassBytes;
@@ -57,11 +58,7 @@ struct OwnWarpgroup {
       if (leads()) ptx::bulk_wait_read<Math::kPasses - 1>();  // the addition before has read it
       sync_warpgroup(kIndex);                                 // everybody may write over it
       ptx::wgmma_wait<0>();                                   // dQ is complete, dS and K were read
-      if (pass == Math::kPasses - 1) {
-        // The store of dS has read it: the additions of the passes before came after it.
-        if (leads()) bias_gradient_.template wait_read<Math::kPasses - 1>();
-        Smem::ds_pipeline().release(ds_);
-      }
+      if (pass == Math::kPasses - 1) Smem::ds_pipeline().release(ds_);
       Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written
       if (leads()) {
