@@ -149,7 +149,7 @@ class Session:
                 torch.from_numpy(self.memory.read(next(addresses), t.numpy().dtype, t.shape).copy())
                 for t in each.memory
             ]
-            found.append(Sum(*read).total())
+            found.append(Sum(read[0], read[1] if each.digits is not None else None).total())
         return found
 
     def run(
