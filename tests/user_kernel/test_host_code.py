@@ -224,6 +224,26 @@ def test_the_types_that_come_with_a_library(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(bf16_to_f32(y), x)
 
 
+def test_findings_name_the_lines_of_ones_own_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    header = tmp_path / "deep" / "stores.h"
+    header.parent.mkdir()
+    header.write_text(
+        "#pragma once\n#include <vector>\nstatic std::vector<int> kept;\n"
+        "__device__ void store(int* x) {\n  x[threadIdx.x] = 1;\n}\n"
+    )
+    twice = '#include "deep/stores.h"\n'
+    kernel = "__global__ void k(int* x) { store(x); }\n"
+    (tmp_path / "k.cu").write_text(2 * twice + kernel)
+    result = UserKernel.of_file(tmp_path / "k.cu").run(np.zeros(4, np.int32), grid=1, block=5)
+    (finding,) = result.findings
+    assert finding.kind == "global-out-of-bounds"
+    assert finding.source is not None
+    assert finding.source.startswith(f"{header}:5, called from ")
+
+
 @pytest.mark.usefixtures("_compiler")
 def test_a_header_of_ones_own_that_is_missing_is_named() -> None:
     source = '#include "mine.h"\n__global__ void k(int* x) { *x = kMine; }'

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ptx_emulator.user_kernel.host_code import without_host_code
 from ptx_emulator.user_kernel.host_headers import HOST_HEADERS, TYPES_OF
+from ptx_emulator.user_kernel.nvcc import line_one
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 
@@ -30,7 +31,7 @@ def device_headers(
             continue
         if path is not None:
             text = path.read_text(errors="replace")
-            found[name] = without_host_code(text)
+            found[name] = line_one(str(path)) + without_host_code(text)
             waiting += _included(text, (path.parent, *folders))
         elif (own_too or quote == "<") and not _is_in(toolkit, name):
             found[name] = _standard(name, toolkit)
