@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many kernels of a folder the emulator can load, and what refuses the others:
 
-python benchmarks/corpus.py FOLDER... [--arch sm_90a] [-I HEADERS] [-D MACRO] [--processes 2]
+python benchmarks/corpus.py FOLDER... [--arch sm_90a] [-I HEADERS] [-D MACRO] [--json FILE]
 
 Every .cu and .ptx file below the folders is compiled, by NVRTC or by nvcc where there is one, and
 every entry point of it is loaded; nothing is run. A file that does not compile counts as none.
@@ -10,11 +10,12 @@ every entry point of it is loaded; nothing is run. A file that does not compile 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,6 +112,22 @@ def report(name: str, outcome: Outcome) -> None:
         print(f"  does not compile: {why}")
 
 
+def store(file: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """Write an object for each path, by its name; what else the file says of it stays."""
+    record = json.loads(file.read_text()) if file.is_file() else {"repositories": []}
+    known = {one["repository"]: one for one in record["repositories"]}
+    for name, outcome in outcomes.items():
+        before = known.get(name, {"repository": name, "run": 0, "right": 0, "mistakes": []})
+        known[name] = {
+            **before,
+            "files": outcome.files,
+            "broken": len(outcome.broken),
+            "entries": outcome.entries,
+            "refusals": dict(outcome.refusals.most_common()),
+        }
+    file.write_text(json.dumps({"repositories": list(known.values())}, indent=1) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="load every kernel below some folders")
     parser.add_argument("paths", type=Path, nargs="+")
@@ -118,16 +135,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-I", dest="include", type=Path, action="append", default=[])
     parser.add_argument("-D", dest="defines", action="append", default=[])
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     load = partial(load_file, arch=options.arch, include=options.include, defines=options.defines)
-    everything = Outcome()
+    everything, outcomes = Outcome(), dict[str, Outcome]()
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         for path, files in files_of(options.paths).items():
             outcome = Outcome()
             for one in pool.map(load, files):
                 outcome.add(one)
             report(str(path), outcome)
+            outcomes[path.name] = outcome
             everything.add(outcome)
+    if options.json is not None:
+        store(options.json, outcomes)
     if len(options.paths) > 1:
         report("all", everything)
     return min(everything.refused, 1)

@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.render import api, commands, distributed, drawings, gpus, masks
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
+from benchmarks.render.corpus import CORPUS, corpus_block
 from benchmarks.render.functions import functions_block
 from benchmarks.render.gradients import (
     CURVES,
@@ -87,6 +88,7 @@ DOCUMENTS = (
     ("docs/backward_ladder.md", "h200_backward_ladder.json"),
     ("docs/backward_ladder.md", ""),
     ("docs/distributed.md", "cpu_distributed.json"),
+    ("docs/emulator.md", "emulator_corpus.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
     ("docs/emulator.md", "h200_sanitizer.json"),
@@ -254,6 +256,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     A grid has a block of its own name, or one for what a table is worth at it; where a document
     lacks both, it lists every config.
     """
+    if "repositories" in record:
+        return replace_block(text, CORPUS, corpus_block(record))
     if "steady_us" in record:
         return replace_block(text, HOST, host_block(record))
     if "worst_gradients" in record:

@@ -11,7 +11,9 @@ import pytest
 
 from ptx_emulator import UserKernel
 from ptx_emulator.errors import CompileError, UnsupportedError
+from ptx_emulator.machine.arithmetic.numerics import bf16_to_f32
 from ptx_emulator.user_kernel import compiling, nvcc
+from ptx_emulator.user_kernel.compiling import toolkit_headers
 from ptx_emulator.user_kernel.host_code import without_host_code
 from ptx_emulator.user_kernel.nvcc import find_nvcc
 from ptx_emulator.user_kernel.nvrtc import RefusedSourceError
@@ -181,3 +183,71 @@ def test_a_compiler_that_hangs_is_ended_with_what_it_started(
     before = beats.stat().st_size
     time.sleep(0.3)
     assert before == beats.stat().st_size > 0
+
+
+LIBRARIES = """\
+#pragma once
+#include <algorithm>
+#include <cublas_v2.h>
+namespace scaling = ours;
+extern cublasHandle_t handle;
+void check(cublasStatus_t status) { if (status != CUBLAS_STATUS_SUCCESS) exit(1); }
+__device__ float half_turn(uint i) { return i == 0 ? -INFINITY : scaling::kTwo * M_PI; }
+"""
+
+
+@pytest.mark.usefixtures("_compiler")
+def test_what_nvcc_includes_of_itself_and_headers_of_libraries(tmp_path: Path) -> None:
+    # No text here has host code but the header, and no library is installed.
+    (tmp_path / "libraries.h").write_text(LIBRARIES)
+    path = tmp_path / "turns.cu"
+    path.write_text(
+        "namespace ours { constexpr float kTwo = 2; }\n"
+        '#include "libraries.h"\n'
+        "__global__ void turns(float* x) { x[threadIdx.x] = half_turn(threadIdx.x); }\n"
+    )
+    x = np.zeros(2, np.float32)
+    UserKernel.of_file(path).run(x, grid=1, block=2)
+    np.testing.assert_array_equal(x, [-np.inf, np.float32(2 * np.pi)])
+
+
+@pytest.mark.skipif(not toolkit_headers(), reason="needs the headers of a CUDA toolkit")
+def test_the_types_that_come_with_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    x = np.array([1.0, 2.5], np.float32)
+    kernel = UserKernel.of_source(
+        "#include <cublas_v2.h>\n__global__ void narrow(__nv_bfloat16* y, const float* x) {"
+        " y[threadIdx.x] = x[threadIdx.x]; }\nvoid use(cublasHandle_t) {}\n"
+    )
+    y = np.zeros(2, np.uint16)
+    kernel.run(y, x, grid=1, block=2)
+    np.testing.assert_array_equal(bf16_to_f32(y), x)
+
+
+def test_findings_name_the_lines_of_ones_own_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    header = tmp_path / "deep" / "stores.h"
+    header.parent.mkdir()
+    header.write_text(
+        "#pragma once\n#include <vector>\nstatic std::vector<int> kept;\n"
+        "__device__ void store(int* x) {\n  x[threadIdx.x] = 1;\n}\n"
+    )
+    twice = '#include "deep/stores.h"\n'
+    kernel = "__global__ void k(int* x) { store(x); }\n"
+    (tmp_path / "k.cu").write_text(2 * twice + kernel)
+    result = UserKernel.of_file(tmp_path / "k.cu").run(np.zeros(4, np.int32), grid=1, block=5)
+    (finding,) = result.findings
+    assert finding.kind == "global-out-of-bounds"
+    assert finding.source is not None
+    assert finding.source.startswith(f"{header}:5, called from ")
+
+
+@pytest.mark.usefixtures("_compiler")
+def test_a_header_of_ones_own_that_is_missing_is_named() -> None:
+    source = '#include "mine.h"\n__global__ void k(int* x) { *x = kMine; }'
+    with pytest.raises(CompileError, match=r"mine\.h"):
+        UserKernel.of_source(source)
+    with pytest.raises(CompileError, match=r"kMine(?s:.*)mine\.h"):
+        UserKernel.of_source(source + "\nint main() { return 0; }")

@@ -2,19 +2,21 @@
 """From CUDA text to PTX, with the headers that the caller names.
 
 NVRTC compiles device code. A text with host code, or with headers that NVRTC does not find, is
-compiled by nvcc where a toolkit is installed. Where none is, NVRTC compiles it without host code.
+compiled by nvcc where a toolkit is installed. Where none is, or where headers of a library of the
+host are missing, NVRTC compiles it without host code, behind what nvcc would include of itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ptx_emulator.errors import CompileError
 from ptx_emulator.user_kernel.host_code import without_host_code
-from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
+from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS, IMPLIED
 from ptx_emulator.user_kernel.host_includes import device_headers
 from ptx_emulator.user_kernel.nvcc import find_nvcc, ptx_of_nvcc
 from ptx_emulator.user_kernel.nvrtc import (
@@ -26,7 +28,9 @@ from ptx_emulator.user_kernel.nvrtc import (
 )
 
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH")  # variables that name one
-NO_HEADER = "cannot open source file"  # as NVRTC says it
+# As NVRTC says it, gcc and clang
+NO_HEADER = re.compile("cannot open source file|No such file or directory|file not found")
+AS_NVCC = ("-default-device", *(f"-include={name}" for name in IMPLIED))
 
 
 @dataclass(frozen=True)
@@ -53,20 +57,21 @@ def compile_cuda(unit: Unit) -> Compiled:
         log = refusal.log
     on_device = without_host_code(unit.source)
     has_host_code = on_device != unit.source
-    nvcc = find_nvcc() if has_host_code or NO_HEADER in log else None
+    nvcc = find_nvcc() if has_host_code or NO_HEADER.search(log) else None
     if nvcc is not None:
         try:
             return ptx_of_nvcc(nvcc, unit.source, unit.name, _options(unit, ()), unit.entry)
         except RefusedSourceError as refusal:
             log = refusal.log
-    if has_host_code:
-        mine = device_headers(on_device, Path(unit.name).parent, unit.include, toolkit)
-        try:
-            more = ("-default-device",)
-            return _by_nvrtc(unit, on_device, {**headers, **mine}, toolkit, more)
-        except RefusedSourceError as refusal:
-            if nvcc is None:
-                log = refusal.log
+    folders = (Path(unit.name).parent, *unit.include)
+    mine = device_headers(on_device, folders, toolkit, own_too=has_host_code)
+    try:
+        return _by_nvrtc(unit, on_device, {**headers, **mine, **IMPLIED}, toolkit, AS_NVCC)
+    except RefusedSourceError as refusal:
+        if NO_HEADER.search(log):
+            log = f"{refusal.log}\n{log}"
+        elif nvcc is None:
+            log = refusal.log
     raise CompileError(f"NVRTC {nvrtc_version()} cannot compile {unit.name} for {unit.arch}", log)
 
 

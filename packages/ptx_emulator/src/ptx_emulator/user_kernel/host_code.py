@@ -31,7 +31,7 @@ _OF_HOST = re.compile(
     r"|\b(?:cout|cerr|endl|fprintf|exit|throw|fopen|FILE|thrust|at|torch)\b"
 )
 _TYPES = {"struct", "class", "union", "enum"}
-_KEPT = {"using", "typedef", "static_assert", "const", "constexpr", *_TYPES}
+_KEPT = {"using", "namespace", "typedef", "static_assert", "const", "constexpr", *_TYPES}
 _ATTRIBUTES = {"alignas", "__align__", "__attribute__", "__declspec", "decltype"}
 _ATTRIBUTES |= {"__launch_bounds__", "__cluster_dims__", "__maxnreg__"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}

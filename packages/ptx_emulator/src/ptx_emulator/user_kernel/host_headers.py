@@ -36,7 +36,8 @@ _INTEGER_LIMITS = """
 #define ULLONG_MAX 18446744073709551615ull
 """
 _NOTHING = ("cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
-_IN_NVRTC = ("stdio", "stdlib", "assert", "string", "stddef")
+_IN_NVRTC = ("stdio", "assert", "string", "stddef")
+_WORDS = "\n".join(f"typedef unsigned {c} u{c};" for c in ("short", "int", "long"))
 
 
 def _guarded(text: str) -> str:
@@ -53,7 +54,20 @@ HOST_HEADERS: dict[str, str] = {
     "cuda.h": _guarded("struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };"),
     **{header: text for name in _IN_NVRTC for header, text in _both_names(name, "").items()},
     **_both_names("stdint", f"{_INTEGERS}\n{_SIZES}"),
+    **_both_names("stdlib", _WORDS),
     **_both_names("math", _FLOATS),
     **_both_names("float", _FLOAT_LIMITS),
     **_both_names("limits", _INTEGER_LIMITS),
+}
+
+_OF_CUBLAS = ("cuda_fp16.h", "cuda_bf16.h", "cuComplex.h")
+TYPES_OF = {  # headers of the toolkit that those of libraries include
+    **dict.fromkeys(("cublas_v2.h", "cublas.h", "cublas_api.h", "cublasLt.h"), _OF_CUBLAS),
+    **dict.fromkeys(("cusolverDn.h", "cusparse.h", "cusparse_v2.h"), _OF_CUBLAS),
+    **dict.fromkeys(("cufft.h", "cufftXt.h"), ("cuComplex.h",)),
+}
+IMPLIED = {  # what nvcc includes before every text
+    "ptx_emulator/implied.h": _guarded(
+        "#include <math.h>\n#include <stdlib.h>\n#include <stdint.h>"
+    )
 }

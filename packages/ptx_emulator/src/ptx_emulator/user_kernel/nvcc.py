@@ -13,7 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ptx_emulator.user_kernel.nvrtc import Compiled, RefusedSourceError
+from ptx_emulator.user_kernel.nvrtc import (
+    NOT_IN_LINE_INFORMATION,
+    Compiled,
+    RefusedSourceError,
+)
 
 SECONDS = 300.0  # that nvcc may take
 NAMED = "ptx_emulator_entry"  # a variable that holds the kernel that is meant
@@ -29,12 +33,17 @@ def find_nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
+def line_one(name: str) -> str:
+    """The directive by which the text behind it is that of a file, in line information."""
+    shown = NOT_IN_LINE_INFORMATION.sub("?", name)
+    return f'#line 1 "{shown}"\n'
+
+
 def ptx_of_nvcc(
     nvcc: str, source: str, name: str, options: Sequence[str], entry: str | None
 ) -> Compiled:
     """The PTX of a text that may have host code; a kernel that is named is instantiated."""
-    shown = name.replace("\\", "\\\\").replace('"', '\\"')
-    lines = [f'#line 1 "{shown}"', source]
+    lines = [line_one(name) + source]
     if entry is not None:
         lines.append(f'extern "C" __device__ const void* const {NAMED} = (const void*)&{entry};')
     with TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ from ptx_emulator.errors import CompileError, UnsupportedError
 
 WHEEL = "nvidia-cuda-nvrtc"
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
-_NOT_IN_LINE_INFORMATION = re.compile(r'["\\\x00-\x1f\x7f-\x9f\ud800-\udfff]')
+NOT_IN_LINE_INFORMATION = re.compile(r'["\\\x00-\x1f\x7f-\x9f\ud800-\udfff]')
 
 
 class RefusedSourceError(CompileError):
@@ -69,7 +69,7 @@ def compile_to_ptx(
     """
     program = c_void_p()
     texts, names = _strings(headers.values()), _strings(headers)
-    plain = _NOT_IN_LINE_INFORMATION.sub("?", name).encode()
+    plain = NOT_IN_LINE_INFORMATION.sub("?", name).encode()
     _call("nvrtcCreateProgram", byref(program), source.encode(), plain, len(headers), texts, names)
     try:
         if entry is not None:
