@@ -29,9 +29,10 @@ _NAMED_SO = re.compile(r"[A-Z0-9_]*(?:DEVICE|KERNEL)[A-Z0-9_]*")
 _OF_HOST = re.compile(
     r"\bstd\s*::|\bcu(?:da)?[A-Z]\w+\s*\(|\bcuda(?:Error|Event|Stream|DeviceProp|Graph)\w*|<<<"
     r"|\b(?:cout|cerr|endl|fprintf|exit|throw|fopen|FILE|thrust|at|torch)\b"
+    r"|\b(?:timeval|timespec|pid_t|pthread_\w+)\b"
 )
 _TYPES = {"struct", "class", "union", "enum"}
-_KEPT = {"using", "typedef", "static_assert", "const", "constexpr", *_TYPES}
+_KEPT = {"using", "namespace", "typedef", "static_assert", "const", "constexpr", *_TYPES}
 _ATTRIBUTES = {"alignas", "__align__", "__attribute__", "__declspec", "decltype"}
 _ATTRIBUTES |= {"__launch_bounds__", "__cluster_dims__", "__maxnreg__"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
