@@ -151,7 +151,8 @@ def test_device_code_stays_as_it_is() -> None:
     source = (
         '#include <cuda_fp16.h>\nextern "C" { __device__ int a[2] = {1, 2}; }\n'
         "template <int N = (3 > 2), class T = float> struct Tile { T x[N]; Tile() {} };\n"
-        "namespace cg = cooperative_groups;\nenum Kind { one, two };\nusing Short = Tile<1>;\ntypedef float real;\n"
+        "namespace cg = cooperative_groups;\nenum Kind { one, two };\nusing Short = Tile<1>;\n"
+        "typedef float real;\n"
         "FLASH_DEVICE void f(int) { if (1) { } }\n__global__ void k(Tile<2> t);\n"
     )
     assert without_host_code(source) == source
