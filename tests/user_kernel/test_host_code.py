@@ -73,6 +73,10 @@ HELPER = """\
 #pragma once
 #include <string>
 inline std::string name_of(int x) { return std::to_string(x); }
+static const char* word_for(cufftResult result) { return "result"; }
+#ifndef __linux__
+#error another system
+#endif
 __device__ inline int helped(int x) { return x % 7; }
 """
 
@@ -116,6 +120,19 @@ def test_a_program_with_a_main_function_runs(program: Path) -> None:
         assert Path(file).name == "program.cu"
         assert "out[threadIdx.x" in lines[int(line) - 1]
     assert any("out-of-bounds" in finding.kind for finding in result.findings)
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="needs nvcc")
+def test_a_file_of_an_older_standard_runs() -> None:
+    source = """
+#include <cmath>
+__host__ __device__ float lerp(float a, float b, float t) { return a + t * (b - a); }
+__global__ void k(float* x) { *x = lerp(2.0f, 4.0f, 0.25f); }
+int main() { return std::isnan(1.0); }
+"""
+    x = np.zeros(1, np.float32)
+    UserKernel.of_source(source, "k").run(x, grid=1, block=1)
+    assert x[0] == 2.5
 
 
 def test_headers_that_only_a_host_has_are_empty_without_nvcc(

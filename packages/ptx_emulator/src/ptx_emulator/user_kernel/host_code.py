@@ -107,6 +107,7 @@ class _Reader:
                     after = place + 1
                     head = _Head()
                 elif head.called:
+                    head.words.discard("const")  # of what it returns
                     if self._is_host(head, self._tokens[after - 1].end, in_class):
                         yield head.start, self._tokens[after - 1].end
                     head = _Head()
