@@ -28,11 +28,16 @@ PROGRAM = """\
 #define CHECK(x) do { cudaError_t e = (x); if (e) { std::cerr << "}"; exit(1); } } while (0)
 #define ON_BOTH __host__ __device__
 using namespace std;
+namespace files = std::filesystem;
 namespace ours {
 struct Timer {
   cudaEvent_t begin, end;
   Timer() { cudaEventCreate(&begin); }
   float stop() { float ms; cudaEventElapsedTime(&ms, begin, end); return ms; }
+};
+class Watch {
+  struct timeval begin;
+  inline float lasted();
 };
 struct alignas(8) Pair {
   float a, b;
@@ -70,6 +75,10 @@ HELPER = """\
 #pragma once
 #include <string>
 inline std::string name_of(int x) { return std::to_string(x); }
+static const char* word_for(cufftResult result) { return "result"; }
+#ifndef __linux__
+#error another system
+#endif
 __device__ inline int helped(int x) { return x % 7; }
 """
 
@@ -115,6 +124,19 @@ def test_a_program_with_a_main_function_runs(program: Path) -> None:
     assert any("out-of-bounds" in finding.kind for finding in result.findings)
 
 
+@pytest.mark.skipif(find_nvcc() is None, reason="needs nvcc")
+def test_a_file_of_an_older_standard_runs() -> None:
+    source = """
+#include <cmath>
+__host__ __device__ float lerp(float a, float b, float t) { return a + t * (b - a); }
+__global__ void k(float* x) { *x = lerp(2.0f, 4.0f, 0.25f); }
+int main() { return std::isnan(1.0); }
+"""
+    x = np.zeros(1, np.float32)
+    UserKernel.of_source(source, "k").run(x, grid=1, block=1)
+    assert x[0] == 2.5
+
+
 def test_headers_that_only_a_host_has_are_empty_without_nvcc(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +151,16 @@ def test_headers_that_only_a_host_has_are_empty_without_nvcc(
 def test_what_is_left_out_keeps_its_lines() -> None:
     left = without_host_code(PROGRAM)
     assert left.count("\n") == PROGRAM.count("\n")
-    for gone in ("cudaEventCreate", "std::cout", "kept", "argc", "launch(", "chosen", "using"):
+    for gone in (
+        "cudaEventCreate",
+        "std::cout",
+        "kept",
+        "argc",
+        "launch(",
+        "chosen",
+        "using",
+        "timeval",
+    ):
         assert gone not in left.replace("#define CHECK", ""), gone
     for there in ("ON_BOTH float sum()", "kTimes = 3", "twice(int x)", "#ifdef SHOWN", "scale(T*"):
         assert left.find(there) == PROGRAM.find(there)
@@ -139,7 +170,8 @@ def test_device_code_stays_as_it_is() -> None:
     source = (
         '#include <cuda_fp16.h>\nextern "C" { __device__ int a[2] = {1, 2}; }\n'
         "template <int N = (3 > 2), class T = float> struct Tile { T x[N]; Tile() {} };\n"
-        "enum Kind { one, two };\nusing Short = Tile<1>;\ntypedef float real;\n"
+        "namespace cg = cooperative_groups;\nenum Kind { one, two };\nusing Short = Tile<1>;\n"
+        "typedef float real;\n"
         "FLASH_DEVICE void f(int) { if (1) { } }\n__global__ void k(Tile<2> t);\n"
     )
     assert without_host_code(source) == source

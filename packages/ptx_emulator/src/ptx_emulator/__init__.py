@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ptx_emulator.machine.async_copies.tensor_map import TensorMap
     from ptx_emulator.machine.launch.counters import Counters
     from ptx_emulator.machine.launch.findings import Finding
+    from ptx_emulator.machine.memory.textures import Texture
     from ptx_emulator.machine.storage.global_memory import GlobalMemory
     from ptx_emulator.program.program import Program, load_program
     from ptx_emulator.running import run
@@ -51,6 +52,7 @@ __all__ = [
     "Struct",
     "Tensor",
     "TensorMap",
+    "Texture",
     "UnsupportedError",
     "UserKernel",
     "UserRun",
@@ -67,6 +69,7 @@ _HOMES = {
     "Program": "program.program",
     "RunResult": "second_look",
     "TensorMap": "machine.async_copies.tensor_map",
+    "Texture": "machine.memory.textures",
     "assert_clean": "testing",
     "load_program": "program.program",
     "run": "running",

@@ -34,6 +34,7 @@ from ptx_emulator.machine.memory.generic import GenericAccess
 from ptx_emulator.machine.memory.global_access import GlobalAccess
 from ptx_emulator.machine.memory.private import PrivateMemory
 from ptx_emulator.machine.memory.shared import SharedMemory
+from ptx_emulator.machine.memory.textures import TextureUnit
 from ptx_emulator.machine.printing import Printer
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.machine.storage.owners import global_owners, local_owners
@@ -107,6 +108,7 @@ class Machine(Launch):
             self.local.owners = local_owners(program)
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(parameters), parameters)
         self.constant_access = ConstantAccess(self.global_access)
+        self.textures = TextureUnit(self, memory.textures)
         self.generic = GenericAccess(shared, self.local, self.parameters, self.global_access)
         self.printer = Printer(self, self.generic)
         self.copies = AsyncCopies(self, shared, self.global_access)

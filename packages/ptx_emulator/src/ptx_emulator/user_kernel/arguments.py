@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from ptx_emulator.errors import UnsupportedError, shown
 from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from ptx_emulator.machine.machine import Argument, Structure
+from ptx_emulator.machine.memory.textures import Texture
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.ptx.model import Param
 from ptx_emulator.user_kernel.overlapping import Device
 from ptx_emulator.user_kernel.values import (
+    ADDRESS_BYTES,
     MAP_BYTES,
     Empty,
     Pointer,
@@ -29,10 +31,23 @@ from ptx_emulator.user_kernel.values import (
     number_bytes,
 )
 
-_ACCEPTED = (np.ndarray, Empty, Tensor, Struct, int, float, np.generic, bytes, ctypes.Structure)
-_POINTERS, _RAW = (np.ndarray, Empty, Pointer), (bytes, ctypes.Structure)
+_RAW = (bytes, ctypes.Structure)
+_ACCEPTED = (np.ndarray, Empty, Tensor, Texture, Struct, int, float, np.generic, *_RAW)
+_POINTERS = (np.ndarray, Empty, Pointer)
 _ARRAYS = (np.ndarray, Empty, Tensor)
-Given = NDArray[Any] | Empty | Tensor | Struct | int | float | np.generic | bytes | ctypes.Structure
+_TEXTURES = 1 << 52  # the number of the first texture object: no address of memory
+Given = (
+    NDArray[Any]
+    | Empty
+    | Tensor
+    | Texture
+    | Struct
+    | int
+    | float
+    | np.generic
+    | bytes
+    | ctypes.Structure
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,8 @@ def place_arguments(
             arrays.append(placed)
             tensor = isinstance(value, Tensor)
             arguments.append(_tensor_map(value, placed) if tensor else placed.address)
+        elif isinstance(value, Texture):
+            arguments.append(_place_texture(value, device))
         elif isinstance(value, Pointer):
             arguments.append(_place_pointer(value, name, device, arrays))
         elif isinstance(value, Struct):
@@ -90,6 +107,11 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
                 f"{name} is an array, and the parameter has {param.size} bytes; a pointer has 8"
                 f"{whole}"
             )
+        if isinstance(value, Texture) and param.size != ADDRESS_BYTES:
+            raise UnsupportedError(
+                f"{name} is a Texture, and the parameter has {param.size} bytes; a texture object"
+                f" has {ADDRESS_BYTES}"
+            )
         if isinstance(value, Tensor) and param.size != MAP_BYTES:
             raise UnsupportedError(
                 f"{name} is a Tensor, and the parameter has {param.size} bytes; a CUtensorMap has"
@@ -101,8 +123,8 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
             _check_array(array.array if isinstance(array, Tensor) else array, name)
         if not isinstance(value, _ACCEPTED):
             raise UnsupportedError(
-                f"{name} is {shown(value)}; pass an array, Empty, a Tensor, a Struct, a Pointer,"
-                " a number or bytes"
+                f"{name} is {shown(value)}; pass an array, Empty, a Tensor, a Texture, a Struct,"
+                " a Pointer, a number or bytes"
             )
 
 
@@ -139,6 +161,8 @@ def _place_struct(value: Struct, name: str, device: Device, arrays: list[Placed]
                 maps[offset] = _tensor_map(field, placed)
                 continue
             packed = placed.address.to_bytes(8, "little")
+        elif isinstance(field, Texture):
+            packed = _place_texture(field, device).to_bytes(8, "little")
         elif isinstance(field, Pointer):
             packed = _place_pointer(field, called, device, arrays).to_bytes(8, "little")
         else:
@@ -153,6 +177,13 @@ def _place_pointer(value: Pointer, name: str, device: Device, arrays: list[Place
     address = device.memory.alloc(np.frombuffer(struct.data, np.uint8), name=name)
     device.memory.tensor_maps |= {address + offset: found for offset, found in struct.maps.items()}
     return address
+
+
+def _place_texture(value: Texture, device: Device) -> int:
+    """The number of the texture object."""
+    number = _TEXTURES + len(device.memory.textures)
+    device.memory.textures[number] = value
+    return number
 
 
 def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> Placed:

@@ -30,7 +30,9 @@ from ptx_emulator.user_kernel.nvrtc import (
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH")  # variables that name one
 # As NVRTC says it, gcc and clang
 NO_HEADER = re.compile("cannot open source file|No such file or directory|file not found")
-AS_NVCC = ("-default-device", *(f"-include={name}" for name in IMPLIED))
+# Some files ask for the system.
+AS_NVCC = ("-default-device", "-D__linux__=1", *(f"-include={name}" for name in IMPLIED))
+STANDARDS = ("c++20", "c++17")  # of which older files know the second alone
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def compile_cuda(unit: Unit) -> Compiled:
     nvcc = find_nvcc() if has_host_code or NO_HEADER.search(log) else None
     if nvcc is not None:
         try:
-            return ptx_of_nvcc(nvcc, unit.source, unit.name, _options(unit, ()), unit.entry)
+            return _by_nvcc(nvcc, unit)
         except RefusedSourceError as refusal:
             log = refusal.log
     folders = (Path(unit.name).parent, *unit.include)
@@ -73,6 +75,18 @@ def compile_cuda(unit: Unit) -> Compiled:
         elif nvcc is None:
             log = refusal.log
     raise CompileError(f"NVRTC {nvrtc_version()} cannot compile {unit.name} for {unit.arch}", log)
+
+
+def _by_nvcc(nvcc: str, unit: Unit) -> Compiled:
+    """What the newest standard that accepts the text makes of it, or the log of the newest."""
+    refusals = []
+    for standard in STANDARDS:
+        try:
+            options = _options(unit, (), standard)
+            return ptx_of_nvcc(nvcc, unit.source, unit.name, options, unit.entry)
+        except RefusedSourceError as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def _by_nvrtc(
@@ -88,10 +102,10 @@ def _by_nvrtc(
     )
 
 
-def _options(unit: Unit, toolkit: Sequence[Path]) -> tuple[str, ...]:
+def _options(unit: Unit, toolkit: Sequence[Path], standard: str = STANDARDS[0]) -> tuple[str, ...]:
     return (
         f"-arch={unit.arch.replace('sm_', 'compute_')}",
-        "-std=c++20",
+        f"-std={standard}",
         "-lineinfo",
         *(f"-D{define}" for define in unit.defines),
         *(f"-I{folder}" for folder in (*unit.include, *toolkit)),

@@ -29,6 +29,7 @@ _NAMED_SO = re.compile(r"[A-Z0-9_]*(?:DEVICE|KERNEL)[A-Z0-9_]*")
 _OF_HOST = re.compile(
     r"\bstd\s*::|\bcu(?:da)?[A-Z]\w+\s*\(|\bcuda(?:Error|Event|Stream|DeviceProp|Graph)\w*|<<<"
     r"|\b(?:cout|cerr|endl|fprintf|exit|throw|fopen|FILE|thrust|at|torch)\b"
+    r"|\b(?:timeval|timespec|pid_t|pthread_\w+)\b"
 )
 _TYPES = {"struct", "class", "union", "enum"}
 _KEPT = {"using", "namespace", "typedef", "static_assert", "const", "constexpr", *_TYPES}
@@ -106,6 +107,7 @@ class _Reader:
                     after = place + 1
                     head = _Head()
                 elif head.called:
+                    head.words.discard("const")  # of what it returns
                     if self._is_host(head, self._tokens[after - 1].end, in_class):
                         yield head.start, self._tokens[after - 1].end
                     head = _Head()

@@ -35,6 +35,12 @@ _INTEGER_LIMITS = """
 #define LLONG_MIN (-LLONG_MAX - 1)
 #define ULLONG_MAX 18446744073709551615ull
 """
+_DRIVER = """
+typedef struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; } CUtensorMap;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUtexObject;
+typedef unsigned long long CUsurfObject;
+"""
 _NOTHING = ("cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h")
 _IN_NVRTC = ("stdio", "assert", "string", "stddef")
 _WORDS = "\n".join(f"typedef unsigned {c} u{c};" for c in ("short", "int", "long"))
@@ -51,7 +57,8 @@ def _both_names(name: str, text: str) -> dict[str, str]:
 
 CUDA_HEADERS = dict.fromkeys(_NOTHING, _guarded(""))  # where no toolkit is installed
 HOST_HEADERS: dict[str, str] = {
-    "cuda.h": _guarded("struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };"),
+    "cuda.h": _guarded(_DRIVER),
+    "cuda_profiler_api.h": _guarded(""),
     **{header: text for name in _IN_NVRTC for header, text in _both_names(name, "").items()},
     **_both_names("stdint", f"{_INTEGERS}\n{_SIZES}"),
     **_both_names("stdlib", _WORDS),

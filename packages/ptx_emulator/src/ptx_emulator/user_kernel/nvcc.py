@@ -25,12 +25,14 @@ _NAMED = re.compile(rf"^\.[^\n]*\b{NAMED}(?:\[1\])? = \{{?(\w+)\}}?;", re.MULTIL
 
 
 def find_nvcc() -> str | None:
-    """The compiler of the toolkit that the environment names, or that the shell finds."""
+    """The compiler of the toolkit that the environment names, that the shell finds, or that is
+    where toolkits are installed."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         path = Path(os.environ.get(variable, "")) / "bin" / "nvcc"
         if os.environ.get(variable) and path.is_file():
             return str(path)
-    return shutil.which("nvcc")
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
 
 
 def line_one(name: str) -> str:

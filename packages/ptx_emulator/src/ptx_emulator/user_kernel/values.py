@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ptx_emulator.errors import UnsupportedError, shown
+from ptx_emulator.machine.memory.textures import Texture
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
 ADDRESS_BYTES = 8
@@ -37,8 +38,8 @@ class Struct:
     """A structure: its fields one after the other, as C lays them out.
 
     A field is an array or Empty, which stands for a pointer to it; a Tensor, which stands for a
-    CUtensorMap; a Struct or a Pointer; a number, of which int and float have four bytes and those
-    of NumPy their own size; or bytes.
+    CUtensorMap; a Texture, which stands for a texture object; a Struct or a Pointer; a number, of
+    which int and float have four bytes and those of NumPy their own size; or bytes.
     """
 
     def __init__(self, *fields: Any) -> None:
@@ -77,7 +78,7 @@ def layout(struct: Struct) -> tuple[list[Placed], int]:
 
 def _extent(value: Any) -> tuple[int, int]:
     """The size and the alignment of a field."""
-    if isinstance(value, Pointer | np.ndarray | Empty):
+    if isinstance(value, Pointer | np.ndarray | Empty | Texture):
         return ADDRESS_BYTES, ADDRESS_BYTES
     if isinstance(value, Struct):
         alignment = max((_extent(field)[1] for field in value.fields), default=1)

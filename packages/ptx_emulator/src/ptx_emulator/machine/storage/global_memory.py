@@ -41,6 +41,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
         self.tensor_maps: dict[int, Any] = {}  # that lie in it, by their addresses
+        self.textures: dict[int, Any] = {}  # by the number of their objects
         self.writers = 0  # agents of all launches so far
         self.last_launch = 0  # those of all launches but the last one
 
