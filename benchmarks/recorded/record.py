@@ -137,13 +137,16 @@ def scheduler(model: str) -> Any:
 
 
 def runs(pages: list[int]) -> list[list[int]]:
-    """Pages as runs of neighbours: the first, and how many."""
+    """Pages as runs: the first, how many, and from one to the next, which is 1 if left out."""
     found: list[list[int]] = []
-    for page in pages:
-        if found and sum(found[-1]) == page:
-            found[-1][1] += 1
-        else:
-            found.append([page, 1])
+    while pages:
+        step = pages[1] - pages[0] if len(pages) > 1 else 1
+        count = 1
+        while count < len(pages) and pages[count] - pages[count - 1] == step:
+            count += 1
+        count = count if step == 1 or count > 2 else 1
+        found.append([pages[0], count, step] if count > 1 and step != 1 else [pages[0], count])
+        pages = pages[count:]
     return found
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay recorded steps of vLLM through the functions that it calls, ours beside its FA3:
+"""Replay recorded steps of an engine through the functions that it calls, ours beside vLLM's FA3:
 
 python -m benchmarks.recorded.replay results/h200_recorded.json --fa3 _vllm_fa3_C.abi3.so
+python -m benchmarks.recorded.replay sglang.json --engine sglang --fa3 _vllm_fa3_C.abi3.so
 
-Every step runs in four layers. K and V are halves of one cache, as vLLM lays them out. Outputs of
-both are compared with each other in every call, and every tenth output of ours with float32.
+Every step runs in four layers. K and V are laid out as the engine does: halves of one cache in
+vLLM, a cache each in SGLang. Outputs of both are compared with each other in every call, and every
+tenth output of ours with float32.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
+from flash_attention.compat.sglang import flash_attn_with_kvcache
 from flash_attention.compat.vllm import flash_attn_varlen_func
 from flash_attention.files import write_record
 from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import cu_seqlens
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention_workbench.bench.environment import describe
 from flash_attention_workbench.bench.peers.fa3 import FA3
@@ -34,7 +38,7 @@ from flash_attention_workbench.bench.serving import Layer
 from flash_attention_workbench.bench.serving_run import FEWEST_HEADS, drawn, engine_call, fa3_run
 from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
-STEPS = Path(__file__).parent / "vllm.json"
+ENGINES = ("vllm", "sglang", "sglang_64")  # the records beside this file
 OURS = "ours"
 ONE, TWO = "ours, one launch", "ours, two launches"
 IN_LAUNCHES = {ONE: False, TWO: True}  # whether sequences that decode have a kernel of their own
@@ -76,12 +80,23 @@ class Row:
     right: bool
 
 
-def read_steps() -> tuple[int, list[Step]]:
+def read_record(engine: str) -> dict[str, Any]:
+    """What was recorded of an engine."""
+    record: dict[str, Any] = json.loads((Path(__file__).parent / f"{engine}.json").read_text())
+    return record
+
+
+def numbers(first: int, count: int, step: int = 1) -> range:
+    """A run of pages."""
+    return range(first, first + count * step, step)
+
+
+def read_steps(engine: str = "vllm") -> tuple[int, list[Step]]:
     """The size of a page, and the steps of the file."""
-    record = json.loads(STEPS.read_text())
+    record = read_record(engine)
     page = int(record["page"])
     pages = {
-        int(request): [*chain(*(range(first, first + count) for first, count in found))]
+        int(request): [*chain(*(numbers(*run) for run in found))]
         for request, found in record["pages"].items()
     }
 
@@ -156,6 +171,47 @@ def in_launches(call: Call, longest: int, launches: str | None) -> dict[str, Cal
     }
 
 
+def sglang_keywords(call: Call) -> dict[str, Any]:
+    """What SGLang's backend passes to flash_attn_with_kvcache."""
+    assert call.block_table is not None
+    assert call.seqused_k is not None
+    given: dict[str, Any] = {"q": call.q, "k_cache": call.k, "v_cache": call.v}
+    given |= {"page_table": call.block_table, "cache_seqlens": call.seqused_k}
+    given |= {"cu_seqlens_q": call.cu_seqlens_q, "max_seqlen_q": call.max_seqlen_q}
+    given |= {"softmax_scale": call.q.shape[-1] ** -0.5, "causal": True, "softcap": 0.0}
+    given["window_size"] = (-1, -1) if call.window is None else call.window
+    given |= {"return_softmax_lse": False, "num_splits": 0, "ver": 3, "out": None}
+    if call.max_seqlen_q == 1:
+        given["scheduler_metadata"] = None
+    else:
+        given["cu_seqlens_k_new"] = cu_seqlens(call.seqused_k.tolist(), call.q.device)
+    if call.sinks is not None:
+        given["sinks"] = call.sinks
+    factors = {"k_descale": call.k_descale, "v_descale": call.v_descale}
+    shape = (len(call.block_table), call.k.shape[2])
+    return given | {name: of.expand(shape) for name, of in factors.items() if of is not None}
+
+
+def as_engine_calls(engine: str, call: Call, longest: int) -> Callable[[], Tensor]:
+    """What the backend of an engine calls, with the keywords that it passes."""
+    if engine == "vllm":
+        return lambda: as_vllm_calls(call, longest)
+    keywords = sglang_keywords(call)
+
+    def run() -> Tensor:
+        found = flash_attn_with_kvcache(**keywords)
+        assert isinstance(found, Tensor)
+        return found
+
+    return run
+
+
+def laid_out(engine: str, cache: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """A cache of vLLM as an engine lays it out."""
+    k, v = cache
+    return cache if engine == "vllm" else (k.contiguous(), v.contiguous())
+
+
 def measure(name: str, number: int, step: Step, call: Call, given: argparse.Namespace) -> Row:
     """Time a call, and compare the outputs."""
     longest, found = max(step.keys), dict[str, Tensor]()
@@ -165,7 +221,7 @@ def measure(name: str, number: int, step: Step, call: Call, given: argparse.Name
     def spoil() -> None:
         out.fill_(math.nan)
 
-    runs: dict[str, Callable[[], Tensor]] = {OURS: partial(as_vllm_calls, call, longest)}
+    runs = {OURS: as_engine_calls(given.engine, call, longest)}
     runs |= in_launches(call, longest, given.launches)
     if given.fa3 is not None:
         runs[FA3] = fa3_run(call, longest, given.fa3)
@@ -217,6 +273,7 @@ def main() -> None:
     """Replay the steps and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--engine", choices=ENGINES, default="vllm")
     parser.add_argument("--fa3", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
@@ -226,16 +283,16 @@ def main() -> None:
     )
     given = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
-    page, steps = read_steps()
+    page, steps = read_steps(given.engine)
     pages = 1 + max(max(own) for step in steps for own in step.pages)
     rows: list[Row] = []
     for name, layer in LAYERS.items():
-        cache = cache_of(layer, pages, page, device)
+        cache = laid_out(given.engine, cache_of(layer, pages, page, device))
         for number, step in enumerate(steps):
             rows.append(measure(name, number, step, call_of(step, layer, cache), given))
         print(summary([row for row in rows if row.layer == name])[0], flush=True)
-    engine = json.loads(STEPS.read_text())["engine"]
-    facts: dict[str, Any] = describe(device) | {"repeats": given.repeats, "engine": engine}
+    facts: dict[str, Any] = describe(device) | {"repeats": given.repeats, "page": page}
+    facts["engine"] = read_record(given.engine)["engine"]
     write_record(given.file, facts | {"rows": [asdict(row) for row in rows]})
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention import attention
+from flash_attention.call.results import E4M3
 from flash_attention.compat import sglang, vllm
 from flash_attention.errors import UnsupportedError
 from tests.devices import HOPPER
@@ -164,6 +165,20 @@ def test_steps_over_packed_keys(engine: str) -> None:
     module = {"vllm": vllm, "sglang": sglang}[engine]
     function: Any = module.flash_attn_varlen_func
     torch.testing.assert_close(function(q, k, k, causal=True, **starts), wanted)
+
+
+def test_factors_that_are_left_out_are_1() -> None:
+    """SGLang converts queries to the 8 bits of its cache, and passes factors of k and v at most."""
+    step = Step("cpu", torch.float32)
+    q, k, v = (t.to(E4M3) for t in (step.q, step.k, step.v))
+    pages: Any = {"page_table": step.table, "cache_seqlens": step.used, "causal": True}
+    pages |= {"cu_seqlens_q": step.starts, "max_seqlen_q": max(ROWS)}
+    two = torch.full((len(ROWS), HEADS_K), 2.0)
+    step.q, step.k, step.v = (t.float() for t in (q, k, v))
+    for factors, times in (({}, 1.0), ({"k_descale": two, "v_descale": two}, 2.0)):
+        keywords: Any = {**factors, **pages}
+        found: Any = sglang.flash_attn_with_kvcache(q, k, v, softmax_scale=0.2 / times, **keywords)
+        close(found, times * step.wanted(causal=True)[0], 2e-2)
 
 
 def test_dense_queries_and_new_keys_of_sglang() -> None:

@@ -14,6 +14,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.call.results import E4M3
 from flash_attention.compat.alibi import biases
 from flash_attention.compat.flash_attn import NO_WINDOW, attend, options_of, split_keys, whole
+from flash_attention.compat.flash_attn_3 import descales_of
 from flash_attention.errors import UnsupportedError
 
 
@@ -48,8 +49,8 @@ def compute_step(
     """Compute the output, in `out` if that is given, and with `lse` the log-sum-exp: of packed
     queries (heads, rows), of dense ones (batch, heads, seq_q).
 
-    Engines pass descale factors with 16-bit tensors too, which do not need them, and an upper bound
-    of splits, of which as many are made as fill the GPU.
+    Engines pass descale factors with 16-bit tensors too, which do not need them, and leave out
+    those that are 1. They pass an upper bound of splits, of which as many are made as fill the GPU.
     """
     for name, tensor in (("q", q), ("k", k)):
         check_dense(name, tensor)
@@ -66,8 +67,7 @@ def compute_step(
         keywords["split_keys"] = split_keys(1, whole(step.max_seqlen_k) or _room(k, step))
     if k.dtype == E4M3:
         of_q, of_k, of_v = options.descales
-        keywords |= {"q_descale": of_q if q.dtype == E4M3 else None}
-        keywords |= {"k_descale": of_k, "v_descale": of_v}
+        keywords |= descales_of(q, k, of_q if q.dtype == E4M3 else None, of_k, of_v)
     keywords |= biases(options.alibi_slopes, q, k, keywords)
     return attend(q, k, v, keywords, lse, into=out)
 
