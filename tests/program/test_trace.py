@@ -27,6 +27,7 @@ from flash_attention.program.trace import trace, trace_mask, trace_score
 
 SLOPES = torch.arange(1.0, 9.0)
 BIAS = torch.zeros(8, 16, 16, dtype=torch.bfloat16)
+SPARSE = torch.eye(8)[0].to_sparse()
 LIST = [1, 2, 3]
 torch.library.define("a_test::tanh", "(Tensor x) -> Tensor")
 
@@ -165,6 +166,7 @@ def test_masks_that_are_refused(function: Any, line: str, words: str) -> None:
         (lambda s, b, h, q, k: s + BIAS[h, :, k], "BIAS[h, :, k]", "index every dimension"),
         (lambda s, b, h, q, k: s + BIAS[h, 16, k], "BIAS[h, 16, k]", "has 16 elements"),
         (lambda s, b, h, q, k: s + "1", 's + "1"', "operands are"),
+        (lambda s, b, h, q, k: s + SPARSE[q], "s + SPARSE[q]", "with tensor.to_dense()"),
         (lambda s, b, h, q, k: s < 1, "s < 1", "returns a bool; it must return the new score"),
         (lambda s, b, h, q, k: s.clamp(1, 2, 3), "s.clamp(1, 2, 3)", "other arguments than"),
         (lambda s, b, h, q, k: s**1.5, "s**1.5", "exponents can be"),

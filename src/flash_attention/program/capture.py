@@ -354,6 +354,11 @@ class Capture(Graph):
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
             refuse(f"a captured tensor has dtype {tensor.dtype}", f"elements can be of {known}")
+        if tensor.layout is not torch.strided:
+            refuse(
+                f"a captured tensor has layout {tensor.layout}",
+                "make it dense before the function, with tensor.to_dense()",
+            )
         if not tensor.numel():
             refuse(
                 f"a captured tensor of shape {tuple(tensor.shape)} is read",
