@@ -33,7 +33,7 @@ Config = TypeVar("Config", bound=KernelConfig)
 
 class Family(ABC, Generic[Config]):
     """The kernels of one architecture and pass: configs, features, recipes, heuristic and search
-    space. A family of backward kernels gets a BackwardProblem."""
+    space. A family of backward kernels gets a BackwardProblem, one of tangents a TangentProblem."""
 
     name: ClassVar[str]  # of the oldest architecture that runs them
     pass_: ClassVar[Pass] = Pass.FORWARD
@@ -94,7 +94,7 @@ class Family(ABC, Generic[Config]):
         """Return how a valid config runs a problem. Raises UnsupportedError if it cannot.
 
         `views` are of q, k, v and the output, all with a batch dimension. For a backward pass they
-        are of do, q, k, v, o, dq, dk and dv.
+        are of do, q, k, v, o, dq, dk and dv. For tangents those of q, k and v follow.
         """
 
     def split(self, config: Config, problem: Problem, keys: int) -> AnyKvSplits:
