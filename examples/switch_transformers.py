@@ -9,7 +9,7 @@ from flash_attention.compat.transformers import register
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 sizes = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 2}
-config = LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=99)
+config = LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=99, pad_token_id=0)
 model = LlamaForCausalLM(config).to(device, torch.bfloat16)
 ids = torch.randint(3, 99, (2, 17), device=device)
 model.set_attn_implementation(register())  # or, in from_pretrained, attn_implementation=register()

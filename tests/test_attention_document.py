@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/attention.md is a guide for users: short paragraphs, and programs that run."""
+"""docs/attention.md: its programs run, and its commands print what it shows. The paragraphs of all
+pages for users are short."""
 
 from __future__ import annotations
 
@@ -10,25 +11,30 @@ from typing import Any
 import pytest
 import torch
 
+from tests.console import check_commands
+
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "attention.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 MOST_WORDS = 90
-GUIDE = ["attention.md", "start.md", "primer.md"]
+GUIDE = [
+    *("start", "attention", "masks", "serving", "switch", "distributed", "primer", "forward"),
+    *("compile_cache", "flash_attn_semantics", "measuring", "tuning", "emulate_your_kernel"),
+]
 
 
 def paragraphs(text: str) -> list[str]:
     """What is neither rendered, nor code, nor a table. An item of a list is a paragraph."""
     text = re.sub(r"<!-- (\S+):begin -->.*?<!-- \1:end -->", "", text, flags=re.S)
     text = re.sub(r"```.*?```", "", text, flags=re.S)
-    found = re.split(r"\n\s*\n|\n(?=- )", text)
+    found = re.split(r"\n\s*\n|\n(?=- |\d+\. )", text)
     return [one for one in found if not one.lstrip().startswith("|")]
 
 
 @pytest.mark.parametrize("name", GUIDE)
 def test_no_paragraph_is_long(name: str) -> None:
-    counted = [(len(one.split()), one) for one in paragraphs((DOCS / name).read_text())]
-    assert len(counted) > 15
+    counted = [(len(one.split()), one) for one in paragraphs((DOCS / f"{name}.md").read_text())]
+    assert len(counted) > 9
     assert [one for words, one in counted if words > MOST_WORDS] == []
 
 
@@ -46,3 +52,9 @@ def test_its_programs_run() -> None:
     o, lse = names["attention"](names["q"], names["k"], names["v"], return_lse=True)
     torch.testing.assert_close(names["o"], o, atol=1e-2, rtol=1e-2)
     torch.testing.assert_close(names["lse"], lse, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.slow
+def test_its_commands_print_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert check_commands(TEXT) == 2

@@ -6,23 +6,15 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from flash_attention_workbench.commands.commands import app
+from tests.console import check_commands, masked
 
 TEXT = (Path(__file__).parents[1] / "docs" / "start.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```.*?```text\n(.*?)```", TEXT, re.S)
-NUMBER = re.compile(r"(0x)?\d[\d,.]*(e[-+]\d+)?")  # of lines, errors, times and addresses
-
-
-def masked(line: str) -> str:
-    return " ".join(NUMBER.sub("#", line).split())
 
 
 @pytest.mark.slow
@@ -56,27 +48,8 @@ def test_a_cache_changes_no_token() -> None:
     assert names["generate"]("she sells", 8) == "".join(names["letters"][i] for i in ids)
 
 
-def run(command: str) -> str:
-    """A command's standard output, which goes to a file where the command says so."""
-    if not command.startswith("flash-attention"):
-        subprocess.run(command, shell=True, check=True)
-        return ""
-    line, _, file = command.partition(" > ")
-    printed = CliRunner().invoke(app, shlex.split(line)[1:]).stdout
-    if file:
-        Path(file).write_text(printed)
-        return ""
-    return printed
-
-
 @pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    blocks = "".join(re.findall(r"```console\n(.*?)```", TEXT, re.S))
-    steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", blocks, re.M)
-    assert len(steps) == 7
-    for command, shown in steps:
-        printed = iter([masked(line) for line in run(command).splitlines()])
-        for line in shown.splitlines():
-            assert line == "..." or masked(line) in printed, (command, line)
+    assert check_commands(TEXT) == 7

@@ -68,6 +68,11 @@ def _e4m3(q_dtype: torch.dtype) -> None:
     attention(q, k, k, q_descale=q_descale, k_descale=one, v_descale=one)
 
 
+def _in_forward_mode() -> None:
+    qkv = tuple(_normal(1, 16, heads, 128) for heads in (4, 2, 2))
+    torch.func.jvp(lambda *given: attention(*given, causal=True), qkv, qkv)
+
+
 def _latent() -> None:
     cache = _normal(1, 16, 1, 576)
     attention(_normal(1, 1, 16, 576), cache, cache[..., :512])
@@ -87,6 +92,7 @@ ROWS: dict[str, tuple[Callable[[], None], ...]] = {
     "packed sequences, paged KV caches": (_packed, _paged),
     "masks and scores of your own": (lambda: _function(grad=False),),
     "gradients of biases that a score of yours reads": (lambda: _function(grad=True),),
+    "derivatives in forward mode (jvp), head dimensions up to 128": (_in_forward_mode,),
     "FP8, as tensors or as a KV cache, without gradients": (
         lambda: _e4m3(torch.float8_e4m3fn),
         lambda: _e4m3(torch.bfloat16),

@@ -85,5 +85,6 @@ def _words(rows: Sequence[Row]) -> list[str]:
         heads = Counter(
             text for row in rows for text in {_SIZE.sub("", text) for text in said(row, tool)}
         )
-        lines += [[tool, text, str(count)] for text, count in heads.most_common()]
+        order = sorted(heads, key=lambda text: (-heads[text], text))
+        lines += [[tool, text, str(heads[text])] for text in order]
     return table(["tool", "what it says", "kernels"], lines, left=2)

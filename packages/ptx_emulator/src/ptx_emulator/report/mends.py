@@ -91,7 +91,10 @@ MENDS = {
     "uninitialised-shared": "Load or clear the bytes first, or wait for the copy that brings them.",
     "uninitialised-global": "Read only what a tensor holds or what this launch has stored before.",
     "shared-out-of-bounds": "Compare the tile's offset and size with the launch's shared memory.",
-    "global-out-of-bounds": "Check first row, row count and stride: is the last block cut short?",
+    "global-out-of-bounds": (
+        "Compare the index with the size of the array: threads of the last block may be beyond "
+        "its end. Of a tile, check the first row, the number of rows and the stride."
+    ),
     "shared-misaligned": _ALIGN,
     "global-misaligned": _ALIGN,
     "cta-write-conflict": (
