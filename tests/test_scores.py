@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -63,7 +63,10 @@ def test_softcap() -> None:
     [
         (lambda: scores.alibi(torch.zeros(3).int()), "a dtype of floats"),
         (lambda: scores.alibi_slopes(0), "heads is 0"),
-        (lambda: scores.alibi([0.5, 0.25]), "slopes is .0.5, 0.25.; pass a tensor of floats"),
+        (
+            lambda: scores.alibi(cast(Any, [0.5, 0.25])),
+            "slopes is .0.5, 0.25.; pass a tensor of floats",
+        ),
         (lambda: scores.relative_bias(torch.zeros(3, 8)), "an odd number is needed"),
         (lambda: scores.additive_bias(torch.zeros(8)), "must have 2 or 3 or 4 dimensions"),
         (lambda: scores.softcap(0.0), "cap is 0.0"),
