@@ -94,7 +94,6 @@ def test_masks(mask: Any, wanted: Callable[[int, int, int], bool]) -> None:
         (lambda: masks.prefix_lm(-1), "prefix is -1; give the number of keys"),
         (lambda: masks.sink_window(-1, 3), "sinks is -1; give the number of keys"),
         (lambda: masks.causal() & cast(Any, True), "combined with True; & and . take masks"),
-        (lambda: cast(Any, torch.ones(2)) | masks.causal(), "combined with .*; & and . take masks"),
         (
             lambda: masks.tree([-1], prefix=3, cached=torch.tensor([3])),
             "prefix is 3, and cached is given",
