@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.render.blocks import table, wrap
 
 CORPUS = "corpus"
-HEADER = ("repository", "files", "entry points", "load", "run", "as they should", "mistakes found")
+HEADER = ("repository", "files", "entry points", "load", "run", "right", "mistakes found")
 
 Repository = Mapping[str, Any]
 

@@ -78,6 +78,15 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     assert out[3] == 3
 
 
+def test_a_float_of_numpy_is_one_of_python_too() -> None:
+    kernel = UserKernel.of_source(
+        "__global__ void k(float* out, float x, double y) { *out = x + y; }"
+    )
+    out = np.zeros(1, np.float32)
+    kernel.run(out, 1 / np.sqrt(16), 1 / np.sqrt(4), grid=1, block=1)
+    assert out[0] == 0.75
+
+
 KERNELS = """
 struct Params { float* out; float scale; };
 namespace ours { struct Size { int n; }; }

@@ -213,6 +213,8 @@ def _tensor_map(value: Any, placed: Placed) -> TensorMap:
 
 def _number(param: Param, value: Any, name: str) -> Argument:
     """A number as wide as its parameter; PTX does not tell floats from integers everywhere."""
+    if isinstance(value, np.float64):  # a float of Python, too: 1 / np.sqrt(n)
+        value = float(value)
     if isinstance(value, float) and param.type[0] != "f":
         value = np.float32(value) if param.size == 4 else np.float64(value)
     if isinstance(value, np.generic):
