@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test every-test quick quick-test lint format mutations exhaustive gpu-test matrix models emulator-alone clean
+.PHONY: help demo test every-test quick quick-test lint format mutations exhaustive gpu-test matrix models engines emulator-alone clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ matrix: ## the wheel on other Pythons and releases of torch; downloads up to 20 
 
 models: ## models of transformers 4.57 and 5 and of diffusers; downloads gigabytes, see .ci/transformers
 	.ci/transformers
+
+engines: ## the parameters of the newest vLLM, SGLang and Transformer Engine; downloads a gigabyte, see .ci/engines
+	.ci/engines
 
 emulator-alone: ## packages/ptx_emulator in an environment of its own, without torch
 	.ci/emulator_alone

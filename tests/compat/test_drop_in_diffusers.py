@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.compat import install, uninstall
+from tests.test_switch_document import ran_program
 
 if importlib.util.find_spec("diffusers") is None:
     pytest.skip("needs diffusers", allow_module_level=True)
@@ -109,3 +110,13 @@ def test_passes_of_context_parallel_attention(
     for given, leaf in zip(gradients, leaves, strict=True):
         assert leaf.grad is not None
         close(given, leaf.grad, tolerance)
+
+
+def test_the_document_switches_its_backend(
+    dispatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ran_program("from diffusers")
+    q, k, v = (found[name] for name in "qkv")
+    native = dispatch.AttentionBackendName.NATIVE
+    close(found["out"], dispatch.dispatch_attention_fn(q, k, v, backend=native), 2e-2)
+    assert "('flash_attn', " in capsys.readouterr().out

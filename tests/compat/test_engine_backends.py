@@ -95,6 +95,9 @@ def vllm_backend() -> Any:
     registry = pytest.importorskip(
         "vllm.v1.attention.backends.registry", reason="vllm is not installed"
     )
+    pytest.importorskip(
+        "vllm.v1.attention.backends.flash_attn", reason="vllm is here without what it needs"
+    )
     plug_ins.register_vllm()
     backend = registry.AttentionBackendEnum.CUSTOM.get_class()
     assert backend.get_name() == "CUSTOM"

@@ -16,6 +16,7 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.compat import hub_kernel
 from flash_attention.errors import UnsupportedError
+from tests.test_switch_document import ran_program
 
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
 
@@ -29,6 +30,15 @@ def test_kernels_loads_it(tmp_path: Path) -> None:
     module = kernels.get_local_kernel(hub_kernel.save_repository(tmp_path))
     for name in hub_kernel.FUNCTIONS:
         assert getattr(module, name) is getattr(hub_kernel, name)
+
+
+def test_the_document_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kernels", reason="kernels is not installed")
+    monkeypatch.chdir(tmp_path)
+    found = ran_program("from kernels import")
+    assert found["kernel"].flash_attn_func is hub_kernel.flash_attn_func
+    q, k, v = (found[name] for name in "qkv")
+    torch.testing.assert_close(found["out"], attention(q, k, v, causal=True))
 
 
 def test_it_is_offered_under_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

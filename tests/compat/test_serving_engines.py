@@ -175,9 +175,11 @@ def test_factors_that_are_left_out_are_1() -> None:
     pages |= {"cu_seqlens_q": step.starts, "max_seqlen_q": max(ROWS)}
     two = torch.full((len(ROWS), HEADS_K), 2.0)
     step.q, step.k, step.v = (t.float() for t in (q, k, v))
-    for factors, times in (({}, 1.0), ({"k_descale": two, "v_descale": two}, 2.0)):
-        keywords: Any = {**factors, **pages}
-        found: Any = sglang.flash_attn_with_kvcache(q, k, v, softmax_scale=0.2 / times, **keywords)
+    cases: list[tuple[Any, float]] = [({}, 1.0), ({"k_descale": two, "v_descale": two}, 2.0)]
+    for factors, times in cases:
+        found: Any = sglang.flash_attn_with_kvcache(
+            q, k, v, softmax_scale=0.2 / times, **factors, **pages
+        )
         close(found, times * step.wanted(causal=True)[0], 2e-2)
 
 

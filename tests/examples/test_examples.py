@@ -39,6 +39,7 @@ SAYS = {
         "16 sequences share 700 keys",
         "every sequence agrees with attention over its prompt and its own keys",
     ),
+    "switch_flash_attn.py": ("('flash_attn', 1) (2, 64, 4, 64)",),
     "switch_sglang.py": ("('flash_attn', 1) (2, 4, 64)",),
     "switch_torch.py": ("('_flash_attention_forward', 1) ('_flash_attention_backward', 1)",),
     "switch_transformer_engine.py": ("('flash_attn', 1) True",),
