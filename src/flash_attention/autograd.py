@@ -158,9 +158,10 @@ class _Recorded(Function):
             given = (sinks, starts_q, starts_k, used, state, *captured)
             ctx.save_for_backward(q, k, v, *found[:2], *given)
         ctx.set_materialize_grads(False)
-        partner_of = plan if call.function is None else None
-        slots = call.function.trained() if captured else ()
-        ctx.asked = partner_of, shares, call[10:], backward, slots, _versions(call.function)
+        function = call.function
+        partner_of, versions = (plan, ()) if function is None else (None, _versions(function))
+        slots = function.trained() if captured else ()
+        ctx.asked = partner_of, shares, call[10:], backward, slots, versions
         if call.return_max:
             ctx.mark_non_differentiable(found[2])
             return _asked(found, call)
@@ -194,11 +195,11 @@ class _Recorded(Function):
         refuse_tangent()
 
 
-def _versions(function: UserFunction | None) -> list[tuple[int, Tensor, int]]:
+def _versions(function: UserFunction) -> list[tuple[int, Tensor, int]]:
     """Return captured tensors, which a backward pass reads again, with what torch counts of their
     changes. It counts none of inference tensors."""
-    tensors = () if function is None else function.tensors
-    return [(slot, t, t._version) for slot, t in enumerate(tensors) if not t.is_inference()]
+    captured = enumerate(function.tensors)
+    return [(slot, t, t._version) for slot, t in captured if not t.is_inference()]
 
 
 def _refuse_changed(slot: int) -> NoReturn:
