@@ -120,3 +120,10 @@ def test_headers_of_the_library_are_those_of_nvcc() -> None:
     out = np.zeros(1, np.int32)
     UserKernel.of_source(text, "k").run(out, grid=1, block=1)
     assert out[0] == np.iinfo(np.int32).max
+
+
+def test_a_text_without_an_end_is_a_finding_and_ends() -> None:
+    kernel = UserKernel.of_source('__global__ void k(const char* x) { printf("%s", x); }')
+    result = kernel.run(np.full(4, ord("a"), np.uint8), grid=1, block=1)
+    assert result.printed.startswith("aaaa")
+    assert {finding.kind for finding in result.findings} == {"global-out-of-bounds"}

@@ -18,6 +18,7 @@ from ptx_emulator.machine.memory.generic import GenericAccess
 
 Addresses = NDArray[np.uint64]
 
+LONGEST = 1 << 14  # bytes of a text whose end is missing
 _DIRECTIVE = re.compile(r"%([-+ #0]*)(\*|\d+)?(\.(?:\*|\d+))?(hh|h|ll|l|z|j|t|L)?([%a-zA-Z])")
 _FLOATS = "fFeEgGaA"
 _LONG = ("l", "ll", "z", "j", "t")
@@ -88,7 +89,7 @@ class Printer:
 
     def _string(self, thread: Thread, address: int) -> str:
         text = bytearray()
-        while (byte := self.load(thread, address + len(text), 1)) != b"\0":
+        while len(text) < LONGEST and (byte := self.load(thread, address + len(text), 1)) != b"\0":
             text += byte
         return text.decode(errors="replace")
 
