@@ -11,7 +11,6 @@ from __future__ import annotations
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
-from flash_attention.families.sm90.forward.decode import TILE_ROWS, Steps
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 
 UNTRANSPOSED_QUERIES = 128
@@ -53,19 +52,14 @@ def _pays(problem: Problem, few: int, num_sms: int) -> bool:
       than FA3 from 14 of them on.
     - A window: a decoding sequence sees a few key blocks, so that its tiles are little but their
       rows without a query. A launch costs as much as about one wave of them.
-    - Otherwise tiles read K and V as fast as those for decoding, but do not split the keys of a
-      long sequence. That held steps up whose decoding sequences had more tiles than the prompts. If
-      prompts have few tiles, all keys are split anyway.
+    - Otherwise tiles read K and V as fast as those for decoding, and one launch was the faster one
+      of both libraries.
     """
     decoding = decoding_at_least(problem, few)
-    tiles = decoding * problem.heads_k
     if problem.kv_8_bit:
         return decoding >= DECODING_8_BIT
-    if problem.window is not None:
-        return tiles >= WAVES_OF_WINDOWS * num_sms
-    assert problem.total_q is not None
-    is_split = Steps.of(problem, num_sms) is Steps.CHUNK
-    return not is_split and tiles * TILE_ROWS > problem.total_q * problem.heads
+    has_window = problem.window is not None
+    return has_window and decoding * problem.heads_k >= WAVES_OF_WINDOWS * num_sms
 
 
 def decoding_at_least(problem: Problem, few: int) -> int:
