@@ -256,7 +256,7 @@ def test_the_report_is_data_too() -> None:
 
 def test_both_kernels_of_a_mixed_step_are_explained() -> None:
     queries = (100, *(1,) * 63)
-    call = Step(queries, (100,) * 64).call()
+    call = Step(queries, (100,) * 64, keywords=(("window", (30, 0)),)).call()
     keywords = {name: given for name, given in call.keywords().items() if given is not None}
     explanation = explain(*call[:3], arch="sm_90", num_sms=1, **keywords)
     decoding = explanation.decoding
