@@ -14,13 +14,9 @@ from flash_attention.compile.cache_folder import LIMIT_VARIABLE, cache_dir, show
 from flash_attention.errors import UnsupportedError
 from flash_attention_workbench.commands.console import output, report_table
 
-cache_app = typer.Typer(
-    help="Compiled kernels on disk: list, size, clear, verify.", no_args_is_help=True
-)
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 
 
-@cache_app.command("list")
 def list_entries(as_json: JsonOption = False) -> None:
     """Every kernel, the one used last first."""
     entries = _entries(DiskCache(cache_dir()))
@@ -36,7 +32,6 @@ def list_entries(as_json: JsonOption = False) -> None:
     output.print(table)
 
 
-@cache_app.command()
 def size(as_json: JsonOption = False) -> None:
     """How many kernels there are, what they take, and what they may take."""
     cache = DiskCache(cache_dir())
@@ -50,7 +45,6 @@ def size(as_json: JsonOption = False) -> None:
     _say(f"{len(entries)} kernels in {shown(cache.root)} take {size_text(taken)}, {limit}")
 
 
-@cache_app.command()
 def clear() -> None:
     """Remove every kernel; the tuner's timings, which lie in the same folder, stay."""
     cache = DiskCache(cache_dir())
@@ -63,7 +57,6 @@ def clear() -> None:
         raise UnsupportedError(f"{len(left)} kernels cannot be removed from {shown(cache.root)}")
 
 
-@cache_app.command()
 def verify() -> None:
     """Hold every kernel to its digests and its owner; exit code 1 when one cannot be loaded."""
     cache = DiskCache(cache_dir())

@@ -9,7 +9,6 @@ import typer
 
 from flash_attention.errors import FlashAttentionError
 from flash_attention.version import VERSION
-from flash_attention_workbench.commands.cache import cache_app
 from flash_attention_workbench.commands.console import errors, tell
 from flash_attention_workbench.commands.interrupt import INTERRUPTED
 from flash_attention_workbench.commands.lazy import LazyGroup
@@ -62,6 +61,23 @@ class _LadderCommands(LazyGroup):
     without_torch = frozenset({"list"})
 
 
+class _CacheCommands(LazyGroup):
+    """What is below `flash-attention cache`."""
+
+    places: ClassVar = {
+        "list": "cache:list_entries",
+        "size": "cache:size",
+        "clear": "cache:clear",
+        "verify": "cache:verify",
+    }
+    without_torch = frozenset(places)
+
+
+cache_app = typer.Typer(
+    cls=_CacheCommands,
+    help="Compiled kernels on disk: list, size, clear, verify.",
+    no_args_is_help=True,
+)
 ladder_app = typer.Typer(
     cls=_LadderCommands,
     help="The ladder: list it, read a rung, compare two, run it.",
