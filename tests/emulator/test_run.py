@@ -196,9 +196,9 @@ DONE:
 
 
 def test_what_is_not_emulated_is_refused_at_load_with_its_line() -> None:
-    text = kernel("tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%rd0, {%f4, %f5}];")
-    line = next(i for i, text_line in enumerate(text.splitlines(), 1) if "tex.2d" in text_line)
-    with pytest.raises(PtxError, match=rf"PTX line {line}: .*tex\.2d") as error:
+    text = kernel("suld.b.1d.b32.trap %r1, [%rd0, {%r2}];")
+    line = next(i for i, text_line in enumerate(text.splitlines(), 1) if "suld.b" in text_line)
+    with pytest.raises(PtxError, match=rf"PTX line {line}: .*suld\.b\.1d") as error:
         load_program(text)
     assert error.value.line == line
 

@@ -89,6 +89,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         yield pages.bindings(hopper)
         yield (pages.pages(hopper.B_c),)
     yield Sm90Features(per_batch=True, page_keys=16, whole_rows=True).bindings(hopper)
+    yield Sm90Features(per_batch=True, page_keys=16, least_queries=17).bindings(hopper)
     for splits in SplitKind:
         short = Sm90Features(heads_together=4, decode=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)

@@ -53,7 +53,9 @@ STEPS = {
         (3, 1, 2), (333, 500, 2), d=128, sinks=True, keywords=(*WINDOW, ("softcap", 15.0))
     ),
     "a chunk": Step((40, 1, 0, 3), (900, 33, 0, 500), d=128),
-    "chunks with a window": Step((70, 1, 20), (300, 700, 1500), page=64, keywords=WINDOW),
+    "chunks with a wide window": Step(
+        (70, 1, 20), (300, 700, 1500), page=64, keywords=(("window", (900, 3)),)
+    ),
     "a padded chunk, 3 heads of a group": Step(
         (30, 30), (300, 700), heads=3, heads_k=1, padded=True
     ),
