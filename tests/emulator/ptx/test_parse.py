@@ -383,4 +383,4 @@ def test_a_long_kernel_is_read_quickly() -> None:
         list(parse(ptx).values())
         return time.process_time() - start
 
-    assert min(seconds() for _ in range(5)) * 3000 / len(kernel.instructions) < 0.2
+    assert min(seconds() for _ in range(5)) * 3000 / len(kernel.instructions) < 0.4
