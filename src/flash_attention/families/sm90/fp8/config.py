@@ -9,11 +9,10 @@ from typing import ClassVar
 
 import torch
 
-from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
+from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.results import E4M3
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.config import KernelConfig
 from flash_attention.families.fields import (
     Needs,
     as_number,
@@ -26,12 +25,10 @@ from flash_attention.families.fields import (
 )
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
-    TARGET,
     WARPGROUP_ROWS,
-    WARPGROUP_THREADS,
-    tile_rows,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.specialised import SpecialisedConfig
 from flash_attention.families.values import Violation, not_hopper, too_large
 
 COPY_BYTES = 2  # the copy of O is bf16
@@ -45,7 +42,7 @@ SUMS = variant("Sums", "sm90/fp8/sums", off="Registers", on="TensorCores")
 
 
 @kernel_config
-class HopperFp8KernelConfig(KernelConfig):
+class HopperFp8KernelConfig(SpecialisedConfig):
     """The config of one sm_90 kernel (H100, H200) for q, k and v of e4m3. Every field changes what
     is compiled.
 
@@ -115,48 +112,16 @@ class HopperFp8KernelConfig(KernelConfig):
         bind=as_number(factor=2),  # tile orders count K and V as 16-bit elements
     )
 
-    oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_fp8"
-    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_s{stages}"
-
-    def target(self, arch: Arch) -> str:
-        return TARGET
-
-    @property
-    def B_r(self) -> int:
-        """The number of query rows of a CTA."""
-        return tile_rows(self.consumers)
-
-    @classmethod
-    def _numbers_of_name(cls, numbers: dict[str, int]) -> dict[str, int]:
-        return numbers | {"consumers": numbers["B_r"] // WARPGROUP_ROWS}
-
-    @property
-    def visits_descending(self) -> bool:
-        return True
 
     @property
     def input_dtype(self) -> torch.dtype:
         return E4M3
 
     @property
-    def num_threads(self) -> int:
-        return WARPGROUP_THREADS * (self.consumers + 1)
-
-    @property
-    def computing_warps(self) -> int:
-        """The number of warps that compute, without the producer's."""
-        return WARPGROUP_THREADS // WARP_SIZE * self.consumers
-
-    @property
     def register_split(self) -> tuple[int, int]:
         """The registers of a producer's and of a consumer's thread after setmaxnreg."""
         return (32, 160) if self.consumers == 3 else (40, 232)
-
-    @property
-    def register_facts(self) -> dict[str, int]:
-        producer, consumer = self.register_split
-        return {"registers of a producer": producer, "registers of a consumer": consumer}
 
     @property
     def sum_columns(self) -> int:

@@ -6,21 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
+from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.config import KernelConfig
 from flash_attention.families.fields import choice, element_type, kernel_config, number
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
     MOST_GROUP_MIB,
     OTHER_REGISTERS,
-    TARGET,
-    WARPGROUP_ROWS,
-    WARPGROUP_THREADS,
-    tile_rows,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.specialised import SpecialisedConfig
 from flash_attention.families.values import Violation, not_hopper, too_large
 
 D_HEADS = (64, 128)
@@ -33,7 +29,7 @@ WALKS = {
 
 
 @kernel_config
-class HopperTangentKernelConfig(KernelConfig):
+class HopperTangentKernelConfig(SpecialisedConfig):
     """The config of one sm_90 kernel (H100, H200) that computes the output and its tangent. Every
     field changes what is compiled.
 
@@ -68,44 +64,12 @@ class HopperTangentKernelConfig(KernelConfig):
         default=0,
     )
 
-    oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_tangent"
-    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_s{stages}"
-
-    def target(self, arch: Arch) -> str:
-        return TARGET
-
-    @property
-    def B_r(self) -> int:
-        """The number of query rows of a CTA."""
-        return tile_rows(self.consumers)
-
-    @classmethod
-    def _numbers_of_name(cls, numbers: dict[str, int]) -> dict[str, int]:
-        return numbers | {"consumers": numbers["B_r"] // WARPGROUP_ROWS}
-
-    @property
-    def visits_descending(self) -> bool:
-        return True
-
-    @property
-    def num_threads(self) -> int:
-        return WARPGROUP_THREADS * (self.consumers + 1)
-
-    @property
-    def computing_warps(self) -> int:
-        """The number of warps that compute, without the producer's."""
-        return WARPGROUP_THREADS // WARP_SIZE * self.consumers
 
     @property
     def register_split(self) -> tuple[int, int]:
         """The registers of a producer's and of a consumer's thread after setmaxnreg."""
         return (32, 160) if self.consumers == 3 else (24, 240)
-
-    @property
-    def register_facts(self) -> dict[str, int]:
-        producer, consumer = self.register_split
-        return {"registers of a producer": producer, "registers of a consumer": consumer}
 
     @property
     def loop_products(self) -> tuple[int, int]:
