@@ -16,7 +16,7 @@ from flash_attention.families.sm90.forward.config import (
     HopperForwardKernelConfig,
 )
 from flash_attention.families.sm90.forward.dense_chunk import choose_dense_splits
-from flash_attention.families.sm90.forward.heuristic import box_is_aligned, heuristic, hopper_d_head
+from flash_attention.families.sm90.forward.heuristic import heuristic, hopper_d_head
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.forward.tiles import MORE_KEYS
@@ -192,9 +192,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig:
     scores = replace(config, scores_8_bit=True, stale_max=False, stages=4)
     shorter = replace(scores, stages=2)
     if shorter.side_by_side > scores.side_by_side:
-        scores = shorter
-    aligned = not problem.page_keys or box_is_aligned(scores, problem.page_keys)
-    return scores if aligned else config
+        return shorter
+    return scores
 
 
 def _converting(problem: Problem) -> HopperForwardKernelConfig:

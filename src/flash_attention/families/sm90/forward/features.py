@@ -22,6 +22,7 @@ from flash_attention.families.sm90.forward.config import (
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
+GROUP_KEYS = 8  # after which the swizzle of a tile repeats; warps copy the rows of smaller boxes
 LARGE_BOX_KEYS = 16  # boxes of fewer keys are loaded with entries of the block table read ahead
 
 
@@ -147,7 +148,7 @@ class Sm90Features(Features):
         )
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
-        own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(), *numbers)
+        own: tuple[Binding, ...] = (*shared, self.rows(), splits, self._pages(config), *numbers)
         if not config.specialised:
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
@@ -156,12 +157,15 @@ class Sm90Features(Features):
         bias = Variant("Bias", "sm90/bias", "Loaded" if self.bias else "None")
         return (order, output, descale, bias, max_score_binding(self), *own)
 
-    def _pages(self) -> Variant:
+    def _pages(self, config: HopperForwardKernelConfig) -> Variant:
         """The variant that loads a block of keys. Whole warps load pages."""
         if not self.page_keys:
             return Variant("Pages", "sm90/pages", "Contiguous")
-        boxes = "GroupBoxes" if self.whole_rows else "PanelBoxes"
-        return Variant("Pages", "sm90/pages", boxes, self.page_keys)
+        if self.box_keys(config.B_c) % GROUP_KEYS:
+            loaded = "CopiedRows"
+        else:
+            loaded = "GroupBoxes" if self.whole_rows else "PanelBoxes"
+        return Variant("Pages", "sm90/pages", loaded, self.page_keys)
 
     def _host_numbers(self, config: HopperForwardKernelConfig) -> tuple[Number, ...]:
         """Return the numbers that launches and tensor maps use too. The headers assert them."""

@@ -3,18 +3,11 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import MAX_GRID_X, check_columns, check_dtype, check_values
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.heuristic import (
-    TMA_ALIGNMENT,
-    box_is_aligned,
-    box_row_bytes,
-)
 from flash_attention.families.sm90.forward.splits import KvSplits
 
 
@@ -25,8 +18,6 @@ def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: KvSpl
     if not config.tma:
         _check_d_head(config, problem)
     check_columns(config, problem)
-    if problem.page_keys:
-        _check_page_fits(config, problem.page_keys)
     if split is not None and split.ctas == 0 and problem.total_q is not None:
         raise UnsupportedError(
             "split_keys is given with cu_seqlens_q, and the keys of packed queries are not split;"
@@ -56,14 +47,3 @@ def _check_d_head(config: HopperForwardKernelConfig, problem: Problem) -> None:
                 f"the kernel config is for d_head {config.d_head}, the tensors have d_head"
                 f" {d_head}; pass a config of their d_head"
             )
-
-
-def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
-    """Check that TMA can write the keys that a page and a key block have in common."""
-    if not box_is_aligned(config, page_keys):
-        raise UnsupportedError(
-            f"k and v have pages of {page_keys} keys, and the config loads rows of"
-            f" {box_row_bytes(config)} bytes, {gcd(page_keys, config.B_c)} at a time; TMA writes"
-            f" multiples of {TMA_ALIGNMENT} bytes: leave config out, or pass one with a d_head that"
-            f" is a multiple of {TMA_ALIGNMENT // config.kv_dtype.itemsize}"
-        )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd
 from typing import Any
@@ -38,7 +37,6 @@ HELD_MIB = 50  # of K and V that stay in L2
 FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
 ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
-TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 ANY_CONSUMERS = (1, 2, 3)
@@ -93,13 +91,7 @@ def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 
 def hopper_d_head(problem: Problem) -> int:
     """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
-    choices: Iterable[int] = D_HEADS
-    if problem.kv_8_bit:
-        step = TMA_ALIGNMENT // gcd(problem.page_keys, TMA_ALIGNMENT)  # bytes of a row
-        choices = tuple(d for d in choices if d % step == 0)
-    elif problem.page_keys % 2:  # boxes of one row begin at multiples of 128 bytes
-        choices = tuple(d for d in choices if d % 64 == 0)
-    return smallest_holding(choices, problem.d_head, problem.d_v)
+    return smallest_holding(D_HEADS, problem.d_head, problem.d_v)
 
 
 def _config(
@@ -280,17 +272,6 @@ def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwa
     if shared == min(page_keys, config.B_c) or shared >= gcd(page_keys, even):
         return config
     return replace(config, B_c=even, narrow_keys=min(config.narrow_keys, even // 2))
-
-
-def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
-    """Whether boxes of the keys that a page and a key block have in common begin where TMA can
-    write: at multiples of 128 bytes."""
-    return gcd(page_keys, config.B_c) * box_row_bytes(config) % TMA_ALIGNMENT == 0
-
-
-def box_row_bytes(config: HopperForwardKernelConfig) -> int:
-    """Return the bytes of a row of a box of k or v."""
-    return config.box_columns * config.kv_dtype.itemsize
 
 
 def group_mib(problem: Problem) -> int:

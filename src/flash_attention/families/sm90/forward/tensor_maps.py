@@ -13,11 +13,10 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.recipe import MapDescription
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.features import Sm90Features
+from flash_attention.families.sm90.forward.features import GROUP_KEYS, Sm90Features
 
 MAX_STRIDE_BYTES = 1 << 40  # TMA needs smaller strides
 WIDE_PROMOTION = 256  # bytes that one load brings into L2
-GROUP_KEYS = 8  # after which the swizzle of a tile repeats
 PROMOTION = 128  # for rows that are no multiple of 64 bytes; 256 are up to 16 % slower there
 
 

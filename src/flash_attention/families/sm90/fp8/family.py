@@ -26,7 +26,7 @@ from flash_attention.families.recipe import (
     Step,
 )
 from flash_attention.families.sm90.forward.decode import Steps
-from flash_attention.families.sm90.forward.features import Walk
+from flash_attention.families.sm90.forward.features import GROUP_KEYS, Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -35,7 +35,6 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.heuristic import (
     decisive,
     heuristic,
-    split_groups,
     unreadable,
 )
 from flash_attention.families.sm90.fp8.tensor_maps import describe_all
@@ -62,15 +61,11 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     strength = "multiply numbers of 8 bits as they are"
 
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
-        if not features.page_keys:
-            return features
-        if config.values_transposed:
+        if features.page_keys and config.values_transposed:
             raise UnsupportedError(
                 "block_table is asked for, and a v in pages has contiguous columns; pass a config"
                 " with values_transposed=False, or leave config out"
             )
-        if why := split_groups(config, features.page_keys):
-            raise UnsupportedError(f"{why}; leave config out, or pass pages of a multiple of 8")
         return features
 
     @kept
@@ -78,6 +73,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         resolved = self.resolve(config, features)
         scores = from_registers_by_rows if config.q_in_registers else from_shared
         walk = Walk[config.tile_order.name]
+        box_keys = config.box_keys(resolved.page_keys)
         uneven = resolved.per_batch and not config.values_transposed  # with which q is dense
         if uneven and walk is Walk.DYNAMIC:
             walk = Walk.PACKED
@@ -92,8 +88,8 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),
-                pages_variant(resolved.page_keys),
-                Number("box_keys", config.box_keys(resolved.page_keys)),
+                pages_variant(resolved.page_keys, copied=box_keys % GROUP_KEYS > 0),
+                Number("box_keys", box_keys),
             ),
             wrappers=list(dict.fromkeys((scores(E4M3, config.B_c), weighted))),
             parameter=PARAMETER,

@@ -15,7 +15,6 @@ from flash_attention.families.sm90.forward.heuristic import (
     PACKED_GROUP_MIB,
     group_mib,
 )
-from flash_attention.families.sm90.forward.tensor_maps import GROUP_KEYS
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import D_HEADS, HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.transpose import tiles_bytes
@@ -36,18 +35,6 @@ def unreadable(problem: Problem) -> str | None:
     if problem.block_descales:
         return "FP8 kernels have one factor for all keys of a head"
     return None
-
-
-def split_groups(config: HopperFp8KernelConfig, page_keys: int) -> str | None:
-    """Say why TMA cannot load the pages of a KV cache into a config's tiles, or return None if it
-    can: the swizzle repeats after eight keys, and a box has whole groups of them."""
-    box = config.box_keys(page_keys)
-    if not page_keys or box % GROUP_KEYS == 0:
-        return None
-    return (
-        f"pages of {page_keys} keys and key blocks of {config.B_c} have {box} in common, and FP8"
-        f" kernels load multiples of {GROUP_KEYS}"
-    )
 
 
 def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
@@ -73,7 +60,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     config = HopperFp8KernelConfig(dtype, d_head, **shape, **order)
     if config.broken_rule(arch):
         return NEEDS_HOPPER_8_BIT
-    return split_groups(config, problem.page_keys) or _too_large(config, problem) or config
+    return _too_large(config, problem) or config
 
 
 def decisive(config: HopperFp8KernelConfig, problem: Problem) -> tuple[object, ...]:

@@ -64,11 +64,11 @@ def tiles_bytes(config: HopperFp8KernelConfig, problem: Problem) -> int:
     return heads * tiles_keys(step_keys(config), problem) * config.value_rows
 
 
-def pages_variant(page_keys: int) -> Variant:
-    """The variant that finds the keys of a sequence."""
+def pages_variant(page_keys: int, *, copied: bool = False) -> Variant:
+    """The variant that finds the keys of a sequence, and loads or copies them."""
     if not page_keys:
         return Variant("Pages", "sm90/fp8/pages", "Contiguous")
-    return Variant("Pages", "sm90/fp8/pages", "Paged", page_keys)
+    return Variant("Pages", "sm90/fp8/pages", "CopiedRows" if copied else "Paged", page_keys)
 
 
 def transpose_unit(config: HopperFp8KernelConfig, target: str, features: Features = PLAIN) -> Unit:

@@ -68,10 +68,20 @@ __device__ inline void cp_async_16(u32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
+// The first `bytes` of sixteen, and zeros after them; the address must be readable either way.
+__device__ inline void cp_async_16_first(u32 smem, const void* gmem, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes)
+               : "memory");
+}
+
 // Sixteen zero bytes unless `inside`; the address must be readable either way.
 __device__ inline void cp_async_16_or_zero(u32 smem, const void* gmem, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem),
-               "r"(inside ? 16 : 0)
+  cp_async_16_first(smem, gmem, inside ? 16 : 0);
+}
+
+// Arrives at the barrier when all copies of this thread so far have landed. Its count has this arrival.
+__device__ inline void cp_async_arrive(Mbarrier barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
                : "memory");
 }
 

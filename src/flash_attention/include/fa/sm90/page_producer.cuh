@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The producer of a paged KV cache: whole warps, because many small boxes make a block of keys. Every lane
 // has a box, reads the number of its page a block ahead, and loads it. Where no warp has to convert, two
-// warps share the boxes of K and two those of V.
+// warps share the boxes of K and two those of V. Boxes of a few keys are copied by all lanes of a warp.
 #pragma once
 #include <fa/sm90/producer.cuh>
+#include <fa/sm90/row_copies.cuh>
 
 namespace fa::sm90 {
 
@@ -11,6 +12,7 @@ namespace fa::sm90 {
 // boxes l * Sharers + n, and those of 32 lanes on.
 template <int PageKeys, int BlockKeys, int Sharers>
 struct PageNumbers {
+  static constexpr int kSharers = Sharers;
   static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);
   static constexpr int kBoxes = BlockKeys / kBoxKeys;
   static constexpr int kPerLane = (kBoxes + Sharers * kWarpSize - 1) / (Sharers * kWarpSize);
@@ -27,9 +29,10 @@ struct PageNumbers {
     }
   }
 
-  static __device__ int box(int i, int sharer) {
-    return (i * kWarpSize + lane_id()) * Sharers + sharer;
+  static __device__ int box_of(int i, int lane, int sharer) {
+    return (i * kWarpSize + lane) * Sharers + sharer;
   }
+  static __device__ int box(int i, int sharer) { return box_of(i, lane_id(), sharer); }
   // The boxes of the n-th warp.
   static __device__ constexpr int count(int sharer) {
     return (kBoxes - sharer + Sharers - 1) / Sharers;
@@ -49,9 +52,8 @@ class PageProducer : public LeadingProducer<Config, Memory>, TileList<Config> {
   using Base = LeadingProducer<Config, Memory>;
   using KVTile = typename Memory::KVTile;
   static constexpr int kWarps = Pages::template kWarps<Config>;
-  static constexpr int kSharers = kWarps > 1 ? kWarps / 2 : 1;  // of the boxes of a block
+  static constexpr int kSharers = sharers(kWarps);  // of the boxes of a block
   using Numbers = PageNumbers<Pages::kPageKeys, Config::kBC, kSharers>;
-  static constexpr int kBoxBytes = KVTile::kBytes / Numbers::kBoxes;
   static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
 
  public:
@@ -105,11 +107,13 @@ class PageProducer : public LeadingProducer<Config, Memory>, TileList<Config> {
       read_listed(block - 1);
     else
       ahead_.read(block - 1, sharer(), table_, sequence_.k_len);
-    if (kWarps == 1 || warp_id() % 2 == 0) load_keys(smem_.k_pipeline(), maps_.k, k_head_, block);
+    if (kWarps == 1 || warp_id() % 2 == 0)
+      load_keys(smem_.k_pipeline(), {maps_.k, args_.k, args_.k_stride, args_.d_qk}, k_head_, block);
   }
 
   __device__ void load_v(int block) {
-    if (kWarps == 1 || warp_id() % 2 == 1) load_keys(smem_.v_pipeline(), maps_.v, v_head_, block);
+    if (kWarps == 1 || warp_id() % 2 == 1)
+      load_keys(smem_.v_pipeline(), {maps_.v, args_.v, args_.v_stride, args_.d_v}, v_head_, block);
     ring_.advance();
   }
 
@@ -118,21 +122,13 @@ class PageProducer : public LeadingProducer<Config, Memory>, TileList<Config> {
   }
 
   // The warp's boxes of a block.
-  __device__ void load_keys(typename Memory::KVPipeline to, const TensorMap& map, int head,
+  __device__ void load_keys(typename Memory::KVPipeline to, const KvCache& cache, int head,
                             int block) {
     if constexpr (Config::Function::kListed) block = this->keys.key_block(block);
     to.acquire(ring_);  // all have released the stage
-    const KVTile buffer = to.tile(ring_.stage);
-    const ptx::Mbarrier full = to.full(ring_.stage);
-    if (leads()) ptx::mbarrier_arrive_expect(full, Numbers::count(sharer()) * kBoxBytes);
-    __syncwarp();  // the barrier expects the bytes
-#pragma unroll
-    for (int i = 0; i < Numbers::kPerLane; ++i)
-      if (const int box = Numbers::box(i, sharer()); box < Numbers::kBoxes) {
-        const int row = box * Numbers::kBoxKeys;
-        Pages::load_box(buffer, row, map, full, head,
-                        (block * Config::kBC + row) % Pages::kPageKeys, numbers_.number[i]);
-      }
+    Pages::template load<kElementBytesOf<Config>>(to.tile(ring_.stage), to.full(ring_.stage),
+                                                  numbers_, sharer(), cache, head,
+                                                  block * Config::kBC, args_.pages);
   }
 
   static __device__ bool leads() { return lane_id() == 0; }
@@ -156,16 +152,41 @@ struct ByWarps {
   static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
 };
 
+// TMA loads the boxes: `Pages` says where to.
+template <int PageKeys, class Pages>
+struct ByBoxes : ByWarps<PageKeys> {
+  static constexpr bool kCopies = false;
+  template <class Config, class Memory>
+  using Producer = PageProducer<Config, Memory, Pages>;
+  template <class Config>
+  static constexpr int kArrivals = sharers(ByWarps<PageKeys>::template kWarps<Config>);
+
+  static __device__ void arrived() {}
+
+  template <int ElementBytes, class KVTile, class Numbers>
+  static __device__ void load(KVTile tile, ptx::Mbarrier full, const Numbers& numbers, int sharer,
+                              const KvCache& cache, int head, int first_key, int /*pages*/) {
+    constexpr int kBoxBytes = KVTile::kBytes / Numbers::kBoxes;
+    if (lane_id() == 0) ptx::mbarrier_arrive_expect(full, Numbers::count(sharer) * kBoxBytes);
+    __syncwarp();  // the barrier expects the bytes
+#pragma unroll
+    for (int i = 0; i < Numbers::kPerLane; ++i)
+      if (const int box = Numbers::box(i, sharer); box < Numbers::kBoxes) {
+        const int row = box * Numbers::kBoxKeys;
+        Pages::load_box(tile, row, cache.map, full, head, (first_key + row) % PageKeys,
+                        numbers.number[i]);
+      }
+  }
+};
+
 }  // namespace fa::sm90
 
 namespace fa::sm90::pages {
 
 // A box has the keys that a page and a block have in common, and the columns of a panel.
 template <int PageKeys>
-struct PanelBoxes : ByWarps<PageKeys> {
+struct PanelBoxes : ByBoxes<PageKeys, PanelBoxes<PageKeys>> {
   static constexpr bool kGrouped = false;
-  template <class Config, class Memory>
-  using Producer = PageProducer<Config, Memory, PanelBoxes>;
 
   template <class KVTile>
   static __device__ int head_at(int kv_head, i64 /*stride*/) {
@@ -187,10 +208,8 @@ struct PanelBoxes : ByWarps<PageKeys> {
 
 // A box has whole rows: groups of eight keys, each with all panels.
 template <int PageKeys>
-struct GroupBoxes : ByWarps<PageKeys> {
+struct GroupBoxes : ByBoxes<PageKeys, GroupBoxes<PageKeys>> {
   static constexpr bool kGrouped = true;
-  template <class Config, class Memory>
-  using Producer = PageProducer<Config, Memory, GroupBoxes>;
 
   // The panels of all heads are one dimension of the tensor map.
   template <class KVTile>
@@ -202,6 +221,31 @@ struct GroupBoxes : ByWarps<PageKeys> {
   static __device__ void load_box(KVTile tile, int row, const TensorMap& map, ptx::Mbarrier full,
                                   int head, int key, int page) {
     ptx::tma_load_5d(tile.group(row / kGroupRows), map, full, 0, 0, head, key / kGroupRows, page);
+  }
+};
+
+// A page and a block have fewer than eight keys in common: the lanes of a warp copy rows.
+template <int PageKeys>
+struct CopiedRows : ByWarps<PageKeys> {
+  static constexpr bool kGrouped = false;
+  static constexpr bool kCopies = true;
+  template <class Config, class Memory>
+  using Producer = PageProducer<Config, Memory, CopiedRows>;
+  template <class Config>
+  static constexpr int kArrivals =
+      sharers(ByWarps<PageKeys>::template kWarps<Config>) * kWarpSize;  // every lane arrives
+
+  static __device__ void arrived() { ptx::fence_proxy_async(); }  // the products see the copies
+
+  template <class KVTile>
+  static __device__ int head_at(int kv_head, i64 /*stride*/) {
+    return kv_head;
+  }
+
+  template <int ElementBytes, class KVTile, class Numbers>
+  static __device__ void load(KVTile tile, ptx::Mbarrier full, const Numbers& numbers, int sharer,
+                              const KvCache& cache, int head, int first_key, int pages) {
+    copy_rows<PageKeys, ElementBytes>(tile, full, numbers, sharer, cache, head, first_key, pages);
   }
 };
 

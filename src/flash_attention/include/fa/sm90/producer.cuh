@@ -170,7 +170,10 @@ template <class T, class Config>
 concept PagesSlot = requires {
   { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
   { T::template kWarps<Config> } -> Same<const int&>;
+  { T::template kArrivals<Config> } -> Same<const int&>;
+  T::arrived();
   { T::kGrouped } -> Same<const bool&>;
+  { T::kCopies } -> Same<const bool&>;
   typename T::template Producer<Config, SharedMemory<Config>>;
 };
 
@@ -178,14 +181,26 @@ template <class T, class Config>
 concept QueriesSlot = requires(const LeadingProducer<Config, SharedMemory<Config>>& producer,
                                Tile tile) { T::expect(producer, tile); };
 
+// How many of the warps that load share the boxes of K, and as many those of V. One warp loads both.
+__device__ constexpr int sharers(int warps) { return warps > 1 ? warps / 2 : 1; }
+
+// The bytes of an element of K or V as it is loaded.
+template <class Config>
+inline constexpr int kElementBytesOf = Config::kConvertingWarps ? 1 : kElementBytes;
+
 // How many keys a page and a key block have in common: the largest box that lies in one of both.
 __device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
 // One thread loads whole blocks, or pages one after the other.
 struct OneProducer {
+  static constexpr bool kCopies = false;   // TMA loads
   static constexpr bool kGrouped = false;  // the panels of a tile follow each other
   template <class Config>
   static constexpr int kWarps = 1;  // that load
+  template <class Config>
+  static constexpr int kArrivals = 1;  // that fill a stage
+  // A consumer has waited for a stage.
+  static __device__ void arrived() {}
   template <class Config, class Memory>
   using Producer = sm90::Producer<Config, Memory>;
 };

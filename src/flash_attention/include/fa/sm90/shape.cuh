@@ -15,8 +15,11 @@ inline constexpr int kWarpRows = 16;
 inline constexpr int kGroupRows = 8;  // after which the swizzle repeats
 
 // The registers that a thread of each consumer gives to a producer of more than one thread, whose lanes keep
-// the lengths of sequences or the numbers of pages. A thread's registers are a multiple of eight.
-__device__ constexpr int given_registers(int consumers) { return (16 / consumers + 7) / 8 * 8; }
+// the lengths of sequences or the numbers of pages. A thread's registers are a multiple of eight. Lanes that
+// copy rows take more from a consumer that is alone and has them.
+__device__ constexpr int given_registers(int consumers, bool copies = false) {
+  return copies && consumers == 1 ? 32 : (16 / consumers + 7) / 8 * 8;
+}
 
 // The columns of panels that take the least shared memory.
 template <int DHead>

@@ -103,9 +103,9 @@ class SharedMemory {
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
-    constexpr int kLoaders = Config::Pages::template kWarps<Config>;  // half of them load K, half V
+    constexpr int kLoaders = Config::Pages::template kWarps<Config>;
     constexpr bool kLoadsTiles = kConverters == 0 || kScores8Bit<Config>;
-    constexpr int kFillers = !kLoadsTiles ? kConverters : kLoaders > 1 ? kLoaders / 2 : 1;
+    constexpr int kFillers = kLoadsTiles ? Config::Pages::template kArrivals<Config> : kConverters;
     constexpr int kReaders = kConsumers * kWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {

@@ -70,7 +70,10 @@ class Consumer {
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
   // Wait until the next K, or the next V, is in its stage.
-  __device__ void wait_k() { smem_.k_pipeline().wait(k_); }
+  __device__ void wait_k() {
+    smem_.k_pipeline().wait(k_);
+    Config::Pages::arrived();
+  }
   __device__ void wait_v() { smem_.v_pipeline().wait(v_); }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.

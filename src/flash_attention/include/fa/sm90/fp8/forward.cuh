@@ -36,7 +36,10 @@ concept PagesSlot =
     requires(typename T::template Keys<Config>& keys, const SharedMemory<Config>& smem,
              ptx::Mbarrier full, const typename T::ValueRows& values) {
       { T::kByWarp } -> Same<const bool&>;
+      { T::kArrivals } -> Same<const int&>;
       { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
+      T::expect(full, 0);
+      T::arrived();
       keys.load(smem.k(0), full, 0);
       { values.row(0) } -> Same<const char*>;
     };
@@ -72,8 +75,8 @@ __device__ constexpr bool check_slots() {
       "wait), before_loads(maps), Source<Config> with load_k(to, full, block) and load_v");
   static_assert(
       PagesSlot<typename Config::Pages, Config>,
-      "Pages: kByWarp, kBoxKeys<Keys>, Keys<Config> with load(to, full, block), ValueRows "
-      "with row(key)");
+      "Pages: kByWarp, kArrivals, kBoxKeys<Keys>, expect(full, bytes), arrived(), Keys<Config> "
+      "with load(to, full, block), ValueRows with row(key)");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");

@@ -12,9 +12,17 @@ namespace fa::sm90::fp8::pages {
 // The keys of a sequence are contiguous in their tensor.
 struct Contiguous {
   static constexpr bool kByWarp = false;
+  static constexpr int kArrivals = 1;      // that fill a stage of K
   static constexpr bool kGrouped = false;  // the panels of a tile follow each other
   template <int BlockKeys>
   static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
+
+  // The bytes of a block of K will arrive.
+  static __device__ void expect(ptx::Mbarrier full, int bytes) {
+    ptx::mbarrier_arrive_expect(full, bytes);
+  }
+  // A consumer has waited for a block of K.
+  static __device__ void arrived() {}
 
   template <class Config>
   class Keys {
@@ -56,11 +64,44 @@ struct Contiguous {
 // A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists. A
 // page that does not exist has zeros.
 template <int PageKeys>
-struct Paged {
+struct PagedValues {
   static constexpr bool kByWarp = true;
   static constexpr bool kGrouped = false;  // the panels of a tile follow each other
   template <int BlockKeys>
   static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
+
+  class ValueRows {
+   public:
+    __device__ ValueRows(const Fp8KernelArgs& args, const attn::Sequence&, int batch, int kv_head)
+        : first_(static_cast<const char*>(args.v) + kv_head * args.v_stride.head),
+          table_(args.block_table + batch * args.block_table_stride),
+          stride_(args.v_stride),
+          pages_(args.pages) {}
+
+    __device__ const char* row(int key) const {
+      const int page = table_[key / PageKeys];
+      if (page < 0 || page >= pages_) return nullptr;
+      return first_ + page * stride_.batch + key % PageKeys * stride_.seq;
+    }
+
+   private:
+    const char* const first_;
+    const int* const table_;  // of the sequence
+    const Strides& stride_;
+    const int pages_;
+  };
+};
+
+// A lane loads boxes of K by TMA.
+template <int PageKeys>
+struct Paged : PagedValues<PageKeys> {
+  static constexpr int kArrivals = 1;  // that fill a stage of K
+
+  static __device__ void expect(ptx::Mbarrier full, int bytes) {
+    if (lane_id() == 0) ptx::mbarrier_arrive_expect(full, bytes);
+    __syncwarp();  // the barrier expects the bytes
+  }
+  static __device__ void arrived() {}
 
   // A lane loads a box, and reads the number of its page a block ahead.
   template <class Config>
@@ -100,26 +141,46 @@ struct Paged {
     const int k_len_, kv_head_;
     Numbers ahead_;  // of the next block
   };
+};
 
-  class ValueRows {
+// A page and a block have fewer than eight keys in common: the lanes of a warp copy rows of K.
+template <int PageKeys>
+struct CopiedRows : PagedValues<PageKeys> {
+  static constexpr int kArrivals = kWarpSize;  // that fill a stage of K
+
+  static __device__ void expect(ptx::Mbarrier, int /*bytes*/) {}
+  static __device__ void arrived() { ptx::fence_proxy_async(); }  // the products see the copies
+
+  template <class Config>
+  class Keys {
+    using Numbers = PageNumbers<PageKeys, Config::kBC, 1>;
+    static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+
    public:
-    __device__ ValueRows(const Fp8KernelArgs& args, const attn::Sequence&, int batch, int kv_head)
-        : first_(static_cast<const char*>(args.v) + kv_head * args.v_stride.head),
+    __device__ Keys(const TensorMap& map, const Fp8KernelArgs& args, const attn::Sequence& sequence,
+                    int batch, int kv_head, int last_block)
+        : map_(map),
+          args_(args),
           table_(args.block_table + batch * args.block_table_stride),
-          stride_(args.v_stride),
-          pages_(args.pages) {}
+          k_len_(sequence.k_len),
+          kv_head_(kv_head) {
+      ahead_.read(last_block, 0, table_, k_len_);
+    }
 
-    __device__ const char* row(int key) const {
-      const int page = table_[key / PageKeys];
-      if (page < 0 || page >= pages_) return nullptr;
-      return first_ + page * stride_.batch + key % PageKeys * stride_.seq;
+    template <class KTile>
+    __device__ void load(KTile to, ptx::Mbarrier full, int block) {
+      const Numbers numbers = ahead_;
+      ahead_.read(block - 1, 0, table_, k_len_);
+      copy_rows<PageKeys, 1>(to, full, numbers, 0, {map_, args_.k, args_.k_stride, args_.d_qk},
+                             kv_head_, block * Config::kBC, args_.pages);
     }
 
    private:
-    const char* const first_;
+    const TensorMap& map_;
+    const Fp8KernelArgs& args_;
     const int* const table_;  // of the sequence
-    const Strides& stride_;
-    const int pages_;
+    const int k_len_, kv_head_;
+    Numbers ahead_;  // of the next block
   };
 };
 

@@ -72,8 +72,7 @@ class Producer {
   __device__ void load_k(Source& source, int block) {
     const ptx::Mbarrier full = smem_.k_pipeline().full(ring_.stage);
     smem_.k_pipeline().acquire(ring_);  // all have released the stage
-    if (leads()) ptx::mbarrier_arrive_expect(full, KTile::kBytes);
-    if (kByWarp) __syncwarp();  // the barrier expects the bytes
+    Config::Pages::expect(full, KTile::kBytes);
     source.load_k(smem_.k(ring_.stage), full, block);
   }
 

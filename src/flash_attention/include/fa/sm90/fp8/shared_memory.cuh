@@ -60,14 +60,14 @@ class SharedMemory {
     return base_ + kCopy + warpgroup * kCopyBytes + threadIdx.x % kWarpgroupSize * kChunkBytes;
   }
 
-  // One thread fills; every warp of the consumers arrives once at an empty barrier.
+  // One thread fills, or the lanes that copy K; every warp of the consumers arrives once at an empty barrier.
   __device__ void init_barriers() const {
     constexpr int kWarps = kConsumers * kWarpgroupSize / kWarpSize;
 #pragma unroll
     for (int buffer = 0; buffer < kQBuffers; ++buffer) q_pipeline().init(buffer, 1, kWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      k_pipeline().init(stage, 1, kWarps);
+      k_pipeline().init(stage, Config::Pages::kArrivals, kWarps);
       v_pipeline().init(stage, 1, kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);

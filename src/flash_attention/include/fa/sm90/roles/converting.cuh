@@ -24,6 +24,7 @@ struct LandingTile {
   u32 address;
 
   __device__ u32 panel(int) const { return address; }
+  __device__ u32 chunk(int row, int n) const { return address + row * kRowBytes + n * kChunkBytes; }
   __device__ u32 eight(int row, int n) const { return address + row * kRowBytes + n * 8; }
 };
 
@@ -60,10 +61,11 @@ class LandingMemory : public SharedMemory<Config> {
   __device__ void init_barriers() const {
     constexpr int kConsumerWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::kConvertingWarps;
+    constexpr int kFillers = Config::Pages::template kArrivals<Config>;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      k_pipeline().init_full(stage, 1);
-      v_pipeline().init_full(stage, 1);
+      k_pipeline().init_full(stage, kFillers);
+      v_pipeline().init_full(stage, kFillers);
       k_pipeline().init_empty(stage, kConverters);
       v_pipeline().init_empty(stage, kConsumerConverts<Config> ? kConsumerWarps : kConverters);
     }

@@ -17,8 +17,10 @@ namespace fa::sm90 {
 template <class Config>
 __device__ constexpr bool check_specialised_slots() {
   static_assert(check_slots<Config>());
-  static_assert(PagesSlot<typename Config::Pages, Config>,
-                "Pages: kBoxKeys<Keys>, kWarps<Config>, kGrouped, Producer<Config, Memory>");
+  static_assert(
+      PagesSlot<typename Config::Pages, Config>,
+      "Pages: kBoxKeys<Keys>, kWarps<Config>, kArrivals<Config>, arrived(), kGrouped, kCopies, "
+      "Producer<Config, Memory>");
   static_assert(
       attn::MaxScoreSlot<typename Config::MaxScore, ForwardKernelArgs>,
       "MaxScore: Of<Rows, Args, Stale>(args) with begin(head, used), change<Unseen>(s, change, "
@@ -47,7 +49,7 @@ inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 template <class Config>
 inline constexpr int kGivenRegisters =
     Config::TileOrder::kByWarp || Config::Pages::template kWarps<Config> > 1
-        ? given_registers(Config::kConsumers)
+        ? given_registers(Config::kConsumers, Config::Pages::kCopies)
         : 0;
 
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
@@ -93,6 +95,7 @@ struct Specialised {
   static __device__ void wait_values(const SharedMemory<Config>& smem,
                                      const Ring<Config::kStages>& at, bool& /*is_there*/) {
     smem.v_pipeline().wait(at);
+    Config::Pages::arrived();
   }
   template <class Config>
   static __device__ void release_values(const SharedMemory<Config>& smem,
