@@ -78,7 +78,7 @@ def test_random_gradients_are_told_in_words() -> None:
     assert text is not None
     assert "the gradients of 999 of 1,000 random problems were right" in text
     assert "as shares of what is allowed: dq 50%, dsinks 25%." in text
-    assert "causal 1,200, deterministic 30." in text
+    assert "| causal | 1,200 | deterministic | 30 |  |  |" in text
 
 
 def test_curves_are_told_and_drawn(tmp_path: Path) -> None:
