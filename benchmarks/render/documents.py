@@ -45,6 +45,7 @@ from benchmarks.render.recorded import RECORDED, is_recorded, recorded_block
 from benchmarks.render.rungs import render_rungs
 from benchmarks.render.sanitizer import SANITIZER, sanitizer_block
 from benchmarks.render.serving import SERVING_PLOT, serving_block
+from benchmarks.render.tangents import is_tangents, tangents_block
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
 from flash_attention_workbench.bench import plot, results
@@ -73,6 +74,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_hopper_grid_bf16.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
+    ("docs/attention.md", "h200_tangent.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
     ("docs/attention.md", "h200_uneven_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
@@ -283,6 +285,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, SERVING, serving_block(SERVING, record, _where(record)))
     if "grid" in record:
         name = grid_name(record)
+        if is_tangents(record):
+            return replace_block(text, name, tangents_block(name, record, _where(record)))
         if is_gradients(record):
             picture = PLOTS[name].as_posix() if name in PLOTS else None
             block = gradients_block(name, record, _where(record), picture)
