@@ -41,10 +41,11 @@ from benchmarks.render.ledger import (
 from benchmarks.render.measured import MEASURED, measured_block
 from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
-from benchmarks.render.recorded import RECORDED, recorded_block
+from benchmarks.render.recorded import RECORDED, is_recorded, recorded_block
 from benchmarks.render.rungs import render_rungs
 from benchmarks.render.sanitizer import SANITIZER, sanitizer_block
 from benchmarks.render.serving import SERVING_PLOT, serving_block
+from benchmarks.render.tangents import is_tangents, tangents_block
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
 from flash_attention_workbench.bench import plot, results
@@ -73,6 +74,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_hopper_grid_bf16.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
+    ("docs/attention.md", "h200_tangent.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
     ("docs/attention.md", "h200_uneven_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
@@ -107,6 +109,8 @@ DOCUMENTS = (
     ("docs/measurements.md", "h200_hopper_ablations.json"),
     ("docs/measurements.md", "h200_hopper_profile.json"),
     ("docs/serving.md", "h200_recorded.json"),
+    ("docs/serving.md", "h200_recorded_sglang.json"),
+    ("docs/serving.md", "h200_recorded_sglang_64.json"),
     ("docs/serving.md", "h200_serving.json"),
     ("docs/tuning.md", "h200_tuned_bf16.json"),
     ("docs/tuning.md", "h200_tuned_models_bf16.json"),
@@ -268,8 +272,6 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
-    if "engine" in record:
-        return replace_block(text, RECORDED, recorded_block(record, _where(record)))
     if record.get("grid") == FUNCTIONS:
         return replace_block(text, FUNCTIONS, functions_block(record, _where(record)))
     row = record["rows"][0]
@@ -283,6 +285,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         return replace_block(text, SERVING, serving_block(SERVING, record, _where(record)))
     if "grid" in record:
         name = grid_name(record)
+        if is_tangents(record):
+            return replace_block(text, name, tangents_block(name, record, _where(record)))
         if is_gradients(record):
             picture = PLOTS[name].as_posix() if name in PLOTS else None
             block = gradients_block(name, record, _where(record), picture)
@@ -323,6 +327,10 @@ def write(document: Path, stored: Path) -> None:
         document.write_text(_render_folder(text, read_folder(stored)))
         return
     record = read_file(stored).record
+    if is_recorded(record):  # the engines of a folder share a table
+        records = [one.record for one in read_folder(stored.parent) if is_recorded(one.record)]
+        document.write_text(replace_block(text, RECORDED, recorded_block(records, _where)))
+        return
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
         if record.get("grid") == SERVING:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.render.blocks import table, wrap
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
-from benchmarks.render.random_problems import NAMES as FEATURE_NAMES
+from benchmarks.render.random_problems import features_table
 from benchmarks.training_curves import OURS, WINDOW, smooth
 from flash_attention_workbench.bench.gradient_summary import gradient_means
 from flash_attention_workbench.bench.grid import Measured
@@ -53,14 +53,13 @@ def gradient_problems_block(record: Mapping[str, Any], where: str) -> str:
     count, families = record["count"], record["families"]
     right = count - len(record["failures"])
     worst = ", ".join(f"{n} {w['share']:.0%}" for n, w in record["worst_gradients"].items())
-    features = ", ".join(f"{FEATURE_NAMES.get(n, n)} {c:,}" for n, c in record["features"].items())
     told = (
         f"{where}: the gradients of {right:,} of {count:,} random problems were right,"
         f" {families.get('sm90', 0):,} of them drawn for Hopper and {families.get('sm80', 0):,} for"
         f" sm_80 kernels. {record['kernels']} kernels ran. The largest errors as shares of what is"
-        f" allowed: {worst}. The number of problems with each feature: {features}."
+        f" allowed: {worst}."
     )
-    return wrap(GRADIENT_PROBLEMS, (told,))
+    return wrap(GRADIENT_PROBLEMS, (told, "", *features_table(record["features"])))
 
 
 def curves_block(record: Mapping[str, Any], where: str) -> str:

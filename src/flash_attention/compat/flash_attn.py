@@ -4,18 +4,22 @@
 Dense tensors are (batch, seq, heads, d). Packed sequences are (total, heads, d). Masks are aligned
 with the last key. Both ends of a window are included, and -1 means no limit. As in flash-attn, a
 tensor is copied if its last dimension is not contiguous, or if its head dimension is not a multiple
-of 8 and has to be padded. All functions without a KV cache are differentiable. With `deterministic`
-the backward pass gives the same bits in every run; the forward pass always does. Results that have
-no gradient (of caches, pages and 8-bit tensors) are computed if a tensor requires grad, too, and a
-backward pass through them raises UnsupportedError.
+of 8 and has to be padded.
+
+All functions without a KV cache are differentiable. With `deterministic` the backward pass gives
+the same bits in every run; the forward pass always does. Results that have no gradient (of caches,
+pages and 8-bit tensors) are computed if a tensor requires grad, too, and a backward pass through
+them raises UnsupportedError.
 
 There are three differences from flash-attn. Dropout draws other numbers:
 `flash_attention.dropout_mask` says which weights it keeps. The softmax_lse of a query that sees no
 key is -inf, where flash-attn stores +inf. Biases of `alibi_slopes` are always those of the
 distance, where flash-attn's causal kernels shift those of a row by one number, which changes its
-softmax_lse alone. In addition, softmax_lse is differentiable,
-v may have another head dimension than q and k, a page of a paged KV cache may have any number of
-keys, and a cache may have pages, an index and left padding together.
+softmax_lse alone.
+
+In addition, softmax_lse is differentiable, v may have another head dimension than q and k, a page
+of a paged KV cache may have any number of keys, and a cache may have pages, an index and left
+padding together.
 docs/flash_attn_semantics.md describes every parameter.
 """
 

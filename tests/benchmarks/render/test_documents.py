@@ -134,14 +134,15 @@ def test_random_problems_are_told_in_words() -> None:
         **{key: made_up_grid()[key] for key in ("device", "driver", "nvrtc", "torch", "date")},
         **{"commit": None, "count": 2000, "kernels": 7, "families": {"sm80": 500, "sm90": 1500}},
         **{"worst": {"share": 0.5}, "worst_lse": {"share": 0.25}},
-        **{"features": {"causal": 1200, "pages": 30}, "failures": [{}]},
+        **{"features": {"causal": 1200, "pages": 30, "lse": 9, "sinks": 8}, "failures": [{}]},
     }
     text = documents.render(f"{begin(PROBLEMS)}\nold\n{end(PROBLEMS)}\n", record)
     assert text is not None
     assert "1,999 of 2,000 random problems were right" in text
     assert "1,500 of them computed by sm_90 kernels and 500 by sm_80 kernels" in text
     assert "50% of what is allowed, and that of a log-sum-exp 25%" in text
-    assert "causal 1,200, paged KV cache 30." in text
+    assert "| causal | 1,200 | paged KV cache | 30 | log-sum-exp returned | 9 |" in text
+    assert "| sinks | 8 |  |  |  |  |" in text
 
 
 def test_the_documents_show_the_stored_measurements() -> None:

@@ -78,7 +78,7 @@ def test_random_gradients_are_told_in_words() -> None:
     assert text is not None
     assert "the gradients of 999 of 1,000 random problems were right" in text
     assert "as shares of what is allowed: dq 50%, dsinks 25%." in text
-    assert "causal 1,200, deterministic 30." in text
+    assert "| causal | 1,200 | deterministic | 30 |  |  |" in text
 
 
 def test_curves_are_told_and_drawn(tmp_path: Path) -> None:
@@ -98,3 +98,22 @@ def test_curves_are_told_and_drawn(tmp_path: Path) -> None:
     assert "differ by up to 0.00200, and ours leaves the range" in text
     assert "at most 0.00100: within the spread." in text
     assert (tmp_path / CURVES_PLOT).read_bytes().startswith(b"\x89PNG")
+
+
+def test_tangents_are_told_beside_the_forward_pass() -> None:
+    row = replace(
+        grid_row("hopper_tangent(...)", (64, False, 512), 3.0, {}),
+        measured="TANGENT",
+        forward_ms=1.0,
+        error_ratio=0.25,
+    )
+    slower = replace(row, causal=True, forward_ms=0.75, error_ratio=0.5)
+    record = made_up_grid() | {"grid": "tangent", "rows": [asdict(row), asdict(slower)]}
+    name = documents.grid_name(record)
+    text = documents.render(f"{begin(name)}\n{end(name)}\n", record)
+    assert text is not None
+    assert "the FLOP of the forward pass" in text
+    assert "FA3" not in text
+    assert "| 32 x 512, 32 h, d 64, full | 69 | 3.00 times the time of a forward pass |" in text
+    assert "**3.46** in geometric mean, 3.00 to 4.00." in text
+    assert "is 0.50 times that of torch with every step rounded to BF16." in text
