@@ -28,7 +28,6 @@ from tests.families.sm90.backward.cases import config
 from tests.functions.cases import BACKWARD, FORWARD
 
 BATCH, HEADS, HEADS_K, QUERIES, KEYS, D = 2, 2, 1, 70, 140, 64
-OF_FLOAT32 = 2**-16  # errors of sums and of exponentials, of the largest number
 Change = Callable[..., Any]
 
 
@@ -153,7 +152,7 @@ class Call:
 
     def check(self, found: Sequence[Tensor]) -> None:
         """Assert that gradients are as near to those of exact weights as those of rounded ones."""
-        exact, rounded = self._by_formula(torch.float64), self._by_formula(torch.bfloat16)
+        exact, rounded = self.by_formula(torch.float64), self.by_formula(torch.bfloat16)
         for tensor, got, wanted, rough in zip(self.captured, found, exact, rounded, strict=True):
             assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
             error, allowed = ((x.double() - wanted).abs().max().item() for x in (got, rough))
@@ -161,21 +160,7 @@ class Call:
             assert error <= 2 * allowed + size * 2**-8, (error, allowed, size)
             assert allowed < size / 8
 
-    def check_roundings(self, found: Tensor, out: Tensor, of_ds: int) -> None:
-        """Assert that each element of the gradient of a bias that leaves as tiles of dS is off by
-        no more than its roundings: so many of each dS, and one of their sum. `out` is the output
-        that the backward pass got, so that errors of the forward pass do not count. The factor of
-        the weights that dropout keeps is in dS, and a rounding of dS grows with it."""
-        exact = self._by_formula(torch.float64, out)[0]
-        sizes = self._by_formula(torch.float64, out, torch.abs)[0]
-        assert (found.dtype, found.shape) == (self.captured[0].dtype, exact.shape)
-        unit, unit_of_sum = (torch.finfo(t.dtype).eps / 2 for t in (self.q, found))
-        sums = ((1 + unit) ** of_ds - 1) * sizes
-        allowed = sums + unit_of_sum * (exact.abs() + sums) + OF_FLOAT32 * sizes.max()
-        share = ((found.double() - exact).abs() / allowed).max().item()
-        assert share <= 1, f"an element is off by {share:.3f} times its roundings"
-
-    def _by_formula(
+    def by_formula(
         self, precision: torch.dtype, out: Tensor | None = None, of: Change = torch.clone
     ) -> list[Tensor]:
         """The gradients by autograd of float64, with rounded weights. The output is one that is
