@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
+from flash_attention.call.results import E4M3
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 
 
@@ -61,6 +62,14 @@ class Step:
             return_lse=True,
             **dict(self.keywords),
         )
+
+
+def of_8_bits(call: Call, *, q_8_bit: bool) -> Call:
+    """The call with a cache of 8 bits, and queries too if they are asked for."""
+    one = torch.ones(1, device=call.q.device)
+    k, v = (tensor.nan_to_num().to(E4M3) for tensor in (call.k, call.v))
+    call = call._replace(k=k, v=v, k_descale=one, v_descale=one)
+    return call._replace(q=call.q.to(E4M3), q_descale=one) if q_8_bit else call
 
 
 def random_step(seed: int) -> Step:

@@ -152,7 +152,7 @@ class Call:
 
     def check(self, found: Sequence[Tensor]) -> None:
         """Assert that gradients are as near to those of exact weights as those of rounded ones."""
-        exact, rounded = self._by_formula(torch.float64), self._by_formula(torch.bfloat16)
+        exact, rounded = self.by_formula(torch.float64), self.by_formula(torch.bfloat16)
         for tensor, got, wanted, rough in zip(self.captured, found, exact, rounded, strict=True):
             assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
             error, allowed = ((x.double() - wanted).abs().max().item() for x in (got, rough))
@@ -160,9 +160,11 @@ class Call:
             assert error <= 2 * allowed + size * 2**-8, (error, allowed, size)
             assert allowed < size / 8
 
-    def _by_formula(self, precision: torch.dtype) -> list[Tensor]:
-        """The gradients by autograd of float64, with rounded weights. The output is rounded as a
-        backward pass gets it."""
+    def by_formula(
+        self, precision: torch.dtype, out: Tensor | None = None, of: Change = torch.clone
+    ) -> list[Tensor]:
+        """The gradients by autograd of float64, with rounded weights. The output is one that is
+        given, or rounded as a backward pass gets it. `of` changes the gradients of the scores."""
         leaves = [t.detach().double().requires_grad_() for t in self.captured]
         change, cap = self.case.change(*leaves), self.options.get("softcap")
         for number, (q, do, k, v) in enumerate(self._sequences()):
@@ -175,9 +177,9 @@ class Call:
             hidden = self._hidden(*at)
             p = changed.detach().masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0)
             p, kept = p.to(precision).double(), self._kept(number, *s.shape)
-            out = (p * kept @ v).to(torch.bfloat16).double()
-            ds = p * ((do @ v.mT) * kept - (do * out).sum(-1, keepdim=True))
-            changed.backward(ds)
+            rows = (p * kept @ v).to(torch.bfloat16) if out is None else out[number].transpose(0, 1)
+            ds = p * ((do @ v.mT) * kept - (do * rows.double()).sum(-1, keepdim=True))
+            changed.backward(of(ds))
         return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
     def _hidden(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -209,20 +211,28 @@ class Call:
         of_queries = (cut(t, q_starts) for t in (self.q, self.do))
         return list(zip(*of_queries, *(cut(t, k_starts) for t in (self.k, self.v)), strict=True))
 
+    def forward_pass(self) -> tuple[Tensor, Tensor]:
+        """The output and the lse that emulated kernels get."""
+        function = Function(self.case.change(*self.captured), self.case.mask)
+        call = Forward(self.q, self.k, self.v, function=function, **self.options)
+        with torch.no_grad():
+            out, lse = evaluate(call, torch.float32, lse=True)
+        return out.bfloat16(), lse
+
     def emulated(
         self, config: str | None, deterministic: bool = False, settings: Settings | None = None
     ) -> tuple[Tensor, ...]:
         """The gradients that emulated kernels compute. The emulator finds nothing."""
         call = Forward(self.q, self.k, self.v, **self.options)
         function = Function(self.case.change(*self.captured), self.case.mask)
+        out, lse = self.forward_pass()
         with torch.no_grad():
-            out, lse = evaluate(call._replace(function=function), torch.float32, lse=True)
             slots = function.trained()
             given = call._replace(function=function)
             gathered = gathering_by_kernels(given, slots, config, ALL, deterministic)
             asked = BackwardCall(
                 self.do,
-                call._replace(function=gathered, out=out.bfloat16()),
+                call._replace(function=gathered, out=out),
                 lse,
                 deterministic=deterministic,
             )

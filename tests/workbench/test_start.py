@@ -109,6 +109,20 @@ def test_commands_run_behind_the_deferred_package() -> None:
     assert "/nowhere is no folder" in result.stderr
 
 
+def test_pickle_finds_torch_in_the_process_of_a_command() -> None:
+    result = child(
+        "import sys, flash_attention_workbench.start\n"
+        "sys.argv = ['flash-attention', 'bench', '--help']\n"
+        "try:\n"
+        "    flash_attention_workbench.start.main()\n"
+        "except SystemExit:\n"
+        "    import pickle, torch\n"
+        "    kept = pickle.dumps(torch.contiguous_format)\n"
+        "    assert pickle.loads(kept) is torch.contiguous_format\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_library_works_without_the_extras() -> None:
     result = child(
         BLOCK + "import torch, flash_attention as fa\n"

@@ -46,12 +46,12 @@ class Choice:
         few, many = problem.shared(self.few)
         alone = replace(self, decoding=None)
         main, second = alone.recipe(many, views), decoding.recipe(few, views)
-        family, num_sms = family_of(decoding.config), self.setting.num_sms
+        family = family_of(decoding.config)
 
         def resize(other: Problem) -> Resized | None:
             if main.resize is None or second.resize is None:
                 return None
-            if family.few_queries(other, num_sms) != self.few:
+            if family.few_queries(other) != self.few:
                 return None
             few, many = other.shared(self.few)
             first, last = main.resize(many), second.resize(few)

@@ -61,7 +61,7 @@ def choose(
         return Choice(invariant, setting, Rule.BATCH_INVARIANT)
     if which is Pass.FORWARD and split_keys is None:
         for family in families:
-            if few := family.few_queries(problem, setting.num_sms, mixed):
+            if few := family.few_queries(problem, mixed):
                 of_few, of_many = problem.shared(few)
                 if decoding := _choose_split(of_few, setting, families, split_keys):
                     others = choose(of_many, setting, views, may_tune=may_tune)

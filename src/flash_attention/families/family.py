@@ -211,7 +211,7 @@ class Family(ABC, Generic[Config]):
         """Return a config and a split of the keys for decoding, or why there is none."""
         return f"{self.config_type.__name__} kernels do not split keys"
 
-    def few_queries(self, problem: Problem, num_sms: int, mixed: bool | None = None) -> int:
+    def few_queries(self, problem: Problem, mixed: bool | None = None) -> int:
         """Return how many queries the sequences have at most that a kernel for decoding computes
         beside the kernel for the others, or 0 if one kernel computes all. With `mixed` two kernels
         do wherever they can, and one does if it is False."""

@@ -34,7 +34,7 @@ from flash_attention_workbench.explain.gpus import GPUS
 from tests.decode_cases import in_pages, shuffled_table
 from tests.feature_cases import CASES, Case
 from tests.gate import one_in
-from tests.serving_steps import Step
+from tests.serving_steps import Step, of_8_bits
 
 SMALL = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
 
@@ -255,10 +255,9 @@ def test_the_report_is_data_too() -> None:
 
 
 def test_both_kernels_of_a_mixed_step_are_explained() -> None:
-    queries = (100, *(1,) * 63)
-    call = Step(queries, (100,) * 64, keywords=(("window", (30, 0)),)).call()
+    call = of_8_bits(Step((100, *(1,) * 4), (100,) * 5).call(), q_8_bit=False)
     keywords = {name: given for name, given in call.keywords().items() if given is not None}
-    explanation = explain(*call[:3], arch="sm_90", num_sms=1, **keywords)
+    explanation = explain(*call[:3], arch="sm_90", **keywords)
     decoding = explanation.decoding
     assert decoding is not None
     assert decoding.most_queries == 32

@@ -21,7 +21,7 @@ from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.part_judge import PartJudge
 from tests.devices import HOPPER, on_devices, ran
-from tests.serving_steps import Step, assert_right
+from tests.serving_steps import Step, assert_right, of_8_bits
 
 SMS = 132
 E4M3 = torch.float8_e4m3fn
@@ -36,13 +36,6 @@ STEPS = {
         (1, 30, 10, 9), (300, 200, 90, 0), heads=14, sinks=True, keywords=WINDOW
     ),
 }
-
-
-def of_8_bits(call: Call, *, q_8_bit: bool) -> Call:
-    one = torch.ones(1, device=call.q.device)
-    k, v = (tensor.nan_to_num().to(E4M3) for tensor in (call.k, call.v))
-    call = call._replace(k=k, v=v, k_descale=one, v_descale=one)
-    return call._replace(q=call.q.to(E4M3), q_descale=one) if q_8_bit else call
 
 
 def planned(call: Call, sms: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
@@ -166,22 +159,23 @@ LLAMA = Problem(
     pages=1 << 15,
 )
 WINDOWED = {"causal": False, "window": (127, 0), "heads": 64, "d_head": 64, "d_v": 64}
+EIGHT_BITS = {"dtype": E4M3, "seq_q": 2896}
 
 
 @pytest.mark.parametrize(
     ("few", "change"),
     [
         (0, {}),
-        (8, WINDOWED | {"total_q": 4096, "seq_q": 3969}),
-        (0, WINDOWED | {"batch": 15, "total_q": 447, "seq_q": 433}),
+        (0, WINDOWED | {"total_q": 4096, "seq_q": 3969}),
         (128, {"dtype": E4M3}),
         (128, {"dtype": E4M3, "batch": 15, "total_q": 447, "seq_q": 433}),
-        (0, {"dtype": E4M3, "batch": 3, "total_q": 2898, "seq_q": 2896}),
+        (128, EIGHT_BITS | {"batch": 5, "total_q": 2900}),
+        (0, EIGHT_BITS | {"batch": 4, "total_q": 2899}),
         (16, {"kv_dtype": E4M3, "batch": 15, "total_q": 447, "seq_q": 433}),
     ],
 )
 def test_the_rule(few: int, change: dict[str, Any]) -> None:
-    assert few_queries(replace(LLAMA, **change), SMS) == few
+    assert few_queries(replace(LLAMA, **change)) == few
 
 
 @pytest.mark.parametrize(
@@ -201,17 +195,18 @@ def test_the_rule(few: int, change: dict[str, Any]) -> None:
 )
 def test_one_kernel_computes_the_rest(change: dict[str, Any]) -> None:
     for dtype in (torch.bfloat16, E4M3):
-        assert few_queries(replace(LLAMA, dtype=dtype, **change), SMS) == 0
+        assert few_queries(replace(LLAMA, dtype=dtype, **change)) == 0
 
 
 def test_it_can_be_asked_for_and_left_out() -> None:
     short = replace(LLAMA, total_q=585, seq_q=458)
-    assert few_queries(short, SMS, mixed=True) == 16
-    assert few_queries(replace(LLAMA, heads=28, heads_k=4), SMS, mixed=True) == 9
-    assert few_queries(replace(LLAMA, dtype=E4M3), SMS, mixed=False) == 0
+    assert few_queries(short, mixed=True) == 16
+    assert few_queries(replace(LLAMA, heads=28, heads_k=4), mixed=True) == 9
+    assert few_queries(replace(LLAMA, **WINDOWED), mixed=True) == 8  # type: ignore[arg-type]
+    assert few_queries(replace(LLAMA, dtype=E4M3), mixed=False) == 0
     for part in LLAMA.shared(16):
-        assert few_queries(part, SMS, mixed=True) == 0
-    assert few_queries(replace(LLAMA, batch_invariant=True), SMS, mixed=True) == 0
+        assert few_queries(part, mixed=True) == 0
+    assert few_queries(replace(LLAMA, batch_invariant=True), mixed=True) == 0
 
 
 def test_the_host_counts_no_more_decoding_sequences_than_there_are() -> None:
@@ -246,9 +241,8 @@ def test_more_prompts_have_room_for_v_transposed() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_calls_choose_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "EMULATED_SMS", 1)
-    call = Step((100, *(1,) * 63), (100,) * 64, keywords=WINDOW).call()
+def test_calls_choose_by_themselves() -> None:
+    call = of_8_bits(Step((130, *(1,) * 4), (200,) * 5).call(), q_8_bit=False)
     plan = Plan(call, arch=MEASURED_ARCH)
     assert len(plan.recipe.steps) == 2
     assert plan.choice.decoding is not None

@@ -53,7 +53,9 @@ class _Names(dict[str, Any]):
 
 
 class _Read:
-    """Stands for a module that is not imported."""
+    """Stands for a module that is not imported, with the names that it defines. It has none that it
+    imports: pickle asks everything in `sys.modules` for `torch`, and writes down the name of the
+    first module that has it, which must be one that can be imported."""
 
     def __init__(self, names: _Names) -> None:
         object.__setattr__(self, "_names", names)
@@ -62,6 +64,8 @@ class _Read:
         names = object.__getattribute__(self, "_names")
         if name == "__dict__":
             return names
+        if isinstance(names.bindings.get(name), ast.Import | ast.ImportFrom):
+            raise AttributeError(name)
         try:
             return names[name]
         except KeyError:

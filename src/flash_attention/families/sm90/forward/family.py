@@ -234,8 +234,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return "kernels that split keys return no maxima"
         return choose_splits(problem, arch, num_sms, split_keys)
 
-    def few_queries(self, problem: Problem, num_sms: int, mixed: bool | None = None) -> int:
-        return few_queries(problem, num_sms, mixed)
+    def few_queries(self, problem: Problem, mixed: bool | None = None) -> int:
+        return few_queries(problem, mixed)
 
     def reaches(self, config: HopperForwardKernelConfig, problem: Problem, arch: Arch) -> bool:
         """Whether of short sequences no more rows and keys are beyond the last than with the

@@ -16,11 +16,12 @@ from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 UNTRANSPOSED_QUERIES = 128
 """The queries of a sequence of 8 bits whose V is not worth a transposition. The fewer sequences may
 have more, the less memory the others need for theirs."""
-DECODING_8_BIT = 4  # sequences
-WAVES_OF_WINDOWS = 2  # of the tiles of decoding sequences
+DECODING_8_BIT = 4
+"""The sequences with few queries that are worth a launch of their own. With 2 of them two launches
+took 6 us more than one, and with 14 of them 26 us less: a line between crosses zero at 4."""
 
 
-def few_queries(problem: Problem, num_sms: int, mixed: bool | None = None) -> int:
+def few_queries(problem: Problem, mixed: bool | None = None) -> int:
     """Return how many queries the sequences have at most that a kernel for decoding computes beside
     the kernel for the others, or 0 if one kernel computes all. `mixed` decides in place of the
     rule, if two kernels can compute the problem."""
@@ -31,7 +32,7 @@ def few_queries(problem: Problem, num_sms: int, mixed: bool | None = None) -> in
         few = UNTRANSPOSED_QUERIES
     if not 0 < few < problem.seq_q or not _can_be_shared(problem):
         return 0
-    return few if mixed or _pays(problem, few, num_sms) else 0
+    return few if mixed or _pays(problem, few) else 0
 
 
 def _can_be_shared(problem: Problem) -> bool:
@@ -44,22 +45,17 @@ def _can_be_shared(problem: Problem) -> bool:
     return not (problem.dropout_p or problem.return_max) and hopper_d_head(problem) > 0
 
 
-def _pays(problem: Problem, few: int, num_sms: int) -> bool:
-    """Whether a second launch costs less than it gains, judged by the steps of vLLM that
-    results/h200_recorded.json has with one launch.
+def _pays(problem: Problem, few: int) -> bool:
+    """Whether a second launch costs less than it gains.
 
-    - 8 bits: K and V are converted or transposed for every decoding sequence, and steps were slower
-      than FA3 from 14 of them on.
-    - A window: a decoding sequence sees a few key blocks, so that its tiles are little but their
-      rows without a query. A launch costs as much as about one wave of them.
-    - Otherwise tiles read K and V as fast as those for decoding, and one launch was the faster one
-      of both libraries.
+    One launch for 8 bits converts or transposes K and V of every decoding sequence. On steps of
+    vLLM (`python -m benchmarks.recorded.replay --launches both`) two launches were 1.8 times as
+    fast on an H200. For 16 bits tiles read K and V as fast as those for decoding, and with a window
+    they read few: two launches were 0.91 times as fast as one. Steps with a window gained 6% at
+    most. Of the others a few gained up to 60%, those of a prompt beside sequences with many times
+    its keys. Steps that lost look much the same to the host, which does not know these keys.
     """
-    decoding = decoding_at_least(problem, few)
-    if problem.kv_8_bit:
-        return decoding >= DECODING_8_BIT
-    has_window = problem.window is not None
-    return has_window and decoding * problem.heads_k >= WAVES_OF_WINDOWS * num_sms
+    return problem.kv_8_bit and decoding_at_least(problem, few) >= DECODING_8_BIT
 
 
 def decoding_at_least(problem: Problem, few: int) -> int:

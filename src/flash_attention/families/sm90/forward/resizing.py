@@ -39,7 +39,7 @@ def resizing(
         return None
     rows = config.B_r
     few = problem.most_queries or WARPGROUP_ROWS // problem.heads_per_kv  # queries of decoding
-    shared = few_queries(problem, num_sms)
+    shared = few_queries(problem)
     least = 1 if walk is Walk.PACKED else 0
     most = MAX_GRID_X if walk is Walk.ONE_EACH else num_sms * config.side_by_side
     known: dict[tuple[bool, int], Resized] = {}  # splits by what they depend on
@@ -48,7 +48,7 @@ def resizing(
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
         if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
             return None
-        if kind is not Steps.DECODE and few_queries(other, num_sms) != shared:
+        if kind is not Steps.DECODE and few_queries(other) != shared:
             return None
         if split is not None:
             key = other.batch == 1, min(other.seq_q, rows)

@@ -158,12 +158,12 @@ def _resizing(config: HopperFp8KernelConfig, problem: Problem, num_sms: int) -> 
     if problem.idle or not problem.per_batch or config.values_transposed:
         return None
     kind, decided = Steps.of(problem, num_sms), decisive(config, problem)
-    shared = few_queries(problem, num_sms)
+    shared = few_queries(problem)
 
     def resize(other: Problem) -> Resized | None:
         if Steps.of(other, num_sms) is not kind or decisive(config, other) != decided:
             return None
-        if few_queries(other, num_sms) != shared:
+        if few_queries(other) != shared:
             return None
         check_tiles(config, other)
         return Resized(

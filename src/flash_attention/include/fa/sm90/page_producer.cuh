@@ -147,9 +147,6 @@ struct ByWarps {
   static constexpr int kPageKeys = PageKeys;
   template <int BlockKeys>
   static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
-  // Where keys are converted, the other warps of the producer's warpgroup do that.
-  template <class Config>
-  static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
 };
 
 // TMA loads the boxes: `Pages` says where to.
@@ -158,8 +155,11 @@ struct ByBoxes : ByWarps<PageKeys> {
   static constexpr bool kCopies = false;
   template <class Config, class Memory>
   using Producer = PageProducer<Config, Memory, Pages>;
+  // Where keys are converted, the other warps of the producer's warpgroup do that.
   template <class Config>
-  static constexpr int kArrivals = sharers(ByWarps<PageKeys>::template kWarps<Config>);
+  static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
+  template <class Config>
+  static constexpr int kArrivals = sharers(kWarps<Config>);
 
   static __device__ void arrived() {}
 
@@ -231,9 +231,11 @@ struct CopiedRows : ByWarps<PageKeys> {
   static constexpr bool kCopies = true;
   template <class Config, class Memory>
   using Producer = PageProducer<Config, Memory, CopiedRows>;
+  // Where keys are converted, half of the warps do that.
   template <class Config>
-  static constexpr int kArrivals =
-      sharers(ByWarps<PageKeys>::template kWarps<Config>) * kWarpSize;  // every lane arrives
+  static constexpr int kWarps = (Config::kConvertingWarps ? 2 : 4);
+  template <class Config>
+  static constexpr int kArrivals = sharers(kWarps<Config>) * kWarpSize;  // every lane arrives
 
   static __device__ void arrived() { ptx::fence_proxy_async(); }  // the products see the copies
 

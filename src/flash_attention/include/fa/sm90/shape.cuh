@@ -131,6 +131,12 @@ __device__ constexpr bool scores_have_8_bits() {
 template <class Config>
 inline constexpr bool kScores8Bit = scores_have_8_bits<Config>();
 
+// The warps of the producer's warpgroup that convert keys of 8 bits: those that do not load.
+template <class Config>
+inline constexpr int kConverters =
+    Config::kConvertingWarps ? kWarpgroupSize / kWarpSize - Config::Pages::template kWarps<Config>
+                             : 0;
+
 // Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
 template <class Config>
 inline constexpr bool kLeavesRows = Config::kConsumers == 1 && Config::Splits::kSplitKv;

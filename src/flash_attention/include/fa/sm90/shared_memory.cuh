@@ -102,27 +102,27 @@ class SharedMemory {
   // filled it, or all warps that convert.
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
-    constexpr int kConverters = Config::kConvertingWarps;
     constexpr int kLoaders = Config::Pages::template kWarps<Config>;
-    constexpr bool kLoadsTiles = kConverters == 0 || kScores8Bit<Config>;
-    constexpr int kFillers = kLoadsTiles ? Config::Pages::template kArrivals<Config> : kConverters;
+    constexpr bool kLoadsTiles = kConverters<Config> == 0 || kScores8Bit<Config>;
+    constexpr int kFillers =
+        kLoadsTiles ? Config::Pages::template kArrivals<Config> : kConverters<Config>;
     constexpr int kReaders = kConsumers * kWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      q_pipeline().init(w, Config::kConvertQueries ? kConverters : 1, kWarps);
+      q_pipeline().init(w, Config::kConvertQueries ? kConverters<Config> : 1, kWarps);
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, kFillers);
       v_pipeline().init_full(stage, kFillers);
       k_pipeline().init_empty(stage, kReaders);
-      v_pipeline().init_empty(stage, kScores8Bit<Config> ? kConverters : kReaders);
+      v_pipeline().init_empty(stage, kScores8Bit<Config> ? kConverters<Config> : kReaders);
     }
 #pragma unroll
     for (int stage = 0; kScores8Bit<Config> && stage < kConvertedStages; ++stage)
-      converted_pipeline().init(stage, kConverters, kReaders);
+      converted_pipeline().init(stage, kConverters<Config>, kReaders);
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kReaders + kConverters + kLoaders - 1);
+    ptx::mbarrier_init(mail().empty, kReaders + kConverters<Config> + kLoaders - 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

@@ -60,14 +60,14 @@ class LandingMemory : public SharedMemory<Config> {
   // Every warp that converts arrives once at an empty barrier.
   __device__ void init_barriers() const {
     constexpr int kConsumerWarps = kWarpgroupSize / kWarpSize;
-    constexpr int kConverters = Config::kConvertingWarps;
     constexpr int kFillers = Config::Pages::template kArrivals<Config>;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, kFillers);
       v_pipeline().init_full(stage, kFillers);
-      k_pipeline().init_empty(stage, kConverters);
-      v_pipeline().init_empty(stage, kConsumerConverts<Config> ? kConsumerWarps : kConverters);
+      k_pipeline().init_empty(stage, kConverters<Config>);
+      v_pipeline().init_empty(stage,
+                              kConsumerConverts<Config> ? kConsumerWarps : kConverters<Config>);
     }
     Converted::init_barriers();
   }
@@ -118,7 +118,7 @@ class Converter {
   using Converted = SharedMemory<Config>;
   using Landing = LandingMemory<Config>;
   using FactorsOfRows = typename Config::Descale::Rows;
-  static constexpr int kThreads = Config::kConvertingWarps * kWarpSize;
+  static constexpr int kThreads = kConverters<Config> * kWarpSize;
 
  public:
   // `thread` counts those that convert.
@@ -209,7 +209,7 @@ struct Converting {
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
     const LandingMemory<Config> smem(base);
     specialise<Config>(maps, args, smem, [&](const LandingMemory<Config>& smem) {
-      Converter<Config>(smem, args, threadIdx.x - kWarpSize).run();
+      Converter<Config>(smem, args, threadIdx.x - kFirstHelper<Config>).run();
     });
   }
 

@@ -23,7 +23,7 @@ __device__ void convert_values(const SharedMemory<Config>& smem, const ForwardKe
     for (int block = first; block < end; ++block) {
       landed.wait(from);      // the tile of 8 bits has arrived
       converted.acquire(to);  // the consumer has released that of 16 bits
-      convert_tile<Config, Config::kConvertingWarps * kWarpSize>(
+      convert_tile<Config, kConverters<Config> * kWarpSize>(
           landed.tile(from.stage), converted.tile(to.stage), typename Config::Descale::Rows{},
           thread);
       pass_on(converted.full(to.stage), landed.empty(from.stage));
@@ -42,7 +42,7 @@ struct ScoresOf8Bits {
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
     specialise<Config>(maps, args, SharedMemory<Config>(base),
                        [&](const SharedMemory<Config>& smem) {
-                         convert_values(smem, args, threadIdx.x - kWarpSize);
+                         convert_values(smem, args, threadIdx.x - kFirstHelper<Config>);
                        });
   }
 

@@ -52,6 +52,10 @@ inline constexpr int kGivenRegisters =
         ? given_registers(Config::kConsumers, Config::Pages::kCopies)
         : 0;
 
+// The first thread of the producer's warpgroup that does not load.
+template <class Config>
+inline constexpr int kFirstHelper = Config::Pages::template kWarps<Config> * kWarpSize;
+
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
 template <class Config, class Memory, class Help>
 __device__ __forceinline__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args,
@@ -71,7 +75,7 @@ __device__ __forceinline__ void specialise(const TensorMaps& maps, const Forward
     if constexpr (kMovesRegisters<Config>)
       ptx::shrink_to<Config::kProducerRegisters + Config::kConsumers * kGivenRegisters<Config>>();
     if (threadIdx.x < Producing::kThreads) Producing(smem, maps, args).run();
-    if (threadIdx.x >= kWarpSize) help(smem);
+    if (threadIdx.x >= kFirstHelper<Config>) help(smem);
   } else {
     if constexpr (kMovesRegisters<Config>)
       ptx::grow_to<Config::kConsumerRegisters - kGivenRegisters<Config>>();
