@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -143,12 +142,10 @@ def test_queries_of_8_bits_may_have_an_output_of_fp16() -> None:
     assert_right(call, out, lse)
 
 
-def test_long_queries_of_8_bits_have_products_of_8_bits_unless_pages_are_small() -> None:
-    dense, paged = Case(200, 200, q_8_bit=True), Case(200, 200, page=8, used=(9,), q_8_bit=True)
+def test_long_queries_of_8_bits_have_products_of_8_bits() -> None:
+    dense, paged = Case(200, 200, q_8_bit=True), Case(200, 200, page=10, used=(9,), q_8_bit=True)
     for case in (dense, paged):
         assert isinstance(Plan(case.call()).config, HopperFp8KernelConfig)
-    small = replace(paged, page=10)
-    assert isinstance(Plan(small.call()).config, HopperForwardKernelConfig)
 
 
 def test_a_chosen_kernel_says_that_it_converts() -> None:
@@ -214,13 +211,9 @@ def test_configs_of_16_bits_refuse_8_and_the_other_way_round() -> None:
 
 def test_fp8_configs_refuse_what_they_do_not_read() -> None:
     fp8 = "hopper_fp8(BF16, 128, 2, 64, 2): persistent"
-    cases = CASES | {"pages of 10": replace(CASES["q of 8 bits, pages"], page=10)}
-    for name, message in (
-        ("pages of 10", "pages of 10 keys and key blocks of 64 have 2 in common, .*; leave config"),
-        ("q of 8 bits, packed", "cu_seqlens_q is given, .* pass one with TileOrder.DYNAMIC"),
-    ):
-        with pytest.raises(UnsupportedError, match=message):
-            Plan(cases[name].call(), fp8)
+    message = "cu_seqlens_q is given, .* pass one with TileOrder.DYNAMIC"
+    with pytest.raises(UnsupportedError, match=message):
+        Plan(CASES["q of 8 bits, packed"].call(), fp8)
 
 
 def test_gradients_are_refused() -> None:

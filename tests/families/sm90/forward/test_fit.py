@@ -73,14 +73,6 @@ def test_pages_have_any_size(page_keys: int) -> None:
     check_fits(HOPPER, replace(PROBLEM, seqused_k=True, page_keys=page_keys, pages=9), None)
 
 
-def test_odd_pages_need_panels_of_64_columns() -> None:
-    narrow = replace(HOPPER, d_head=96)
-    problem = replace(PROBLEM, d_head=96, d_v=96, seqused_k=True, pages=9)
-    check_fits(narrow, replace(problem, page_keys=6), None)
-    with refused("pages of 3 keys, .* rows of 64 bytes, 1 at a time; TMA .* multiple of 64"):
-        check_fits(narrow, replace(problem, page_keys=3), None)
-
-
 def test_the_keys_of_packed_queries_are_not_split() -> None:
     packed = replace(PROBLEM, total_q=300)
     with refused("split_keys is given with cu_seqlens_q, .* or pass q with a batch dimension"):

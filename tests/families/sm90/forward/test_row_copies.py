@@ -78,7 +78,9 @@ ROWS, PAGES = "sm90/row_copies.cuh", "sm90/page_producer.cuh"
 MUTATIONS = {
     "another lane's page": (
         NUMBERS,
-        Edit(ROWS, "numbers.number[i], in_lanes / kBoxKeys", "numbers.number[i], lane_id()"),
+        Edit(
+            ROWS, "numbers.number[i], (in_lanes + n * kTogether) / kBoxKeys", "numbers.number[i], 0"
+        ),
     ),
     "no swizzle": (
         NUMBERS,

@@ -65,10 +65,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ VOperand v() const { return v_operand_.after(smem_.v_buffer(v_.stage)); }
 
   // Wait until the next K, or the next V, is in its stage.
-  __device__ void wait_k() {
-    smem_.k_pipeline().wait(k_);
-    Config::Pages::arrived();
-  }
+  __device__ void wait_k() { smem_.wait_k(k_); }
   __device__ void wait_v() { Config::Roles::template wait_values<Config>(smem_, v_, v_is_there_); }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.

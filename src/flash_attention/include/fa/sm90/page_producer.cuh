@@ -3,41 +3,11 @@
 // has a box, reads the number of its page a block ahead, and loads it. Where no warp has to convert, two
 // warps share the boxes of K and two those of V. Boxes of a few keys are copied by all lanes of a warp.
 #pragma once
+#include <fa/sm90/page_numbers.cuh>
 #include <fa/sm90/producer.cuh>
 #include <fa/sm90/row_copies.cuh>
 
 namespace fa::sm90 {
-
-// The page numbers of a lane's boxes in one block of keys. Lane l of the n-th of `Sharers` warps has the
-// boxes l * Sharers + n, and those of 32 lanes on.
-template <int PageKeys, int BlockKeys, int Sharers>
-struct PageNumbers {
-  static constexpr int kSharers = Sharers;
-  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);
-  static constexpr int kBoxes = BlockKeys / kBoxKeys;
-  static constexpr int kPerLane = (kBoxes + Sharers * kWarpSize - 1) / (Sharers * kWarpSize);
-
-  int number[kPerLane];
-
-  // Beyond the last key its page is loaded again; these rows are masked or cleared. There may be no block.
-  __device__ void read(int block, int sharer, const int* table, int k_len) {
-    if (block < 0) return;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int key = block * BlockKeys + box(i, sharer) * kBoxKeys;
-      number[i] = table[min(key, k_len - 1) / PageKeys];
-    }
-  }
-
-  static __device__ int box_of(int i, int lane, int sharer) {
-    return (i * kWarpSize + lane) * Sharers + sharer;
-  }
-  static __device__ int box(int i, int sharer) { return box_of(i, lane_id(), sharer); }
-  // The boxes of the n-th warp.
-  static __device__ constexpr int count(int sharer) {
-    return (kBoxes - sharer + Sharers - 1) / Sharers;
-  }
-};
 
 // The list of a tile, if tiles have lists.
 template <class Config, bool Listed = Config::Function::kListed>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot Pages for a paged KV cache that one thread loads, page by page.
 #pragma once
+#include <fa/sm90/page_numbers.cuh>
 #include <fa/sm90/producer.cuh>
 
 namespace fa::sm90::pages {

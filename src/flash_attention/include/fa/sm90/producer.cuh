@@ -188,9 +188,6 @@ __device__ constexpr int sharers(int warps) { return warps > 1 ? warps / 2 : 1; 
 template <class Config>
 inline constexpr int kElementBytesOf = Config::kConvertingWarps ? 1 : kElementBytes;
 
-// How many keys a page and a key block have in common: the largest box that lies in one of both.
-__device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
-
 // One thread loads whole blocks, or pages one after the other.
 struct OneProducer {
   static constexpr bool kCopies = false;   // TMA loads

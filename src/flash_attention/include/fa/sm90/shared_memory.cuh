@@ -75,6 +75,15 @@ class SharedMemory {
   __device__ QPipeline q_pipeline() const { return {base_, base_ + kQBarriers}; }
   __device__ KVPipeline k_pipeline() const { return {base_ + kK, base_ + kKBarriers}; }
   __device__ KVPipeline v_pipeline() const { return {base_ + kV, base_ + kVBarriers}; }
+  // Wait until K, or V, is where products read it.
+  __device__ void wait_k(const Ring<kStages>& at) const {
+    k_pipeline().wait(at);
+    Config::Pages::arrived();
+  }
+  __device__ void wait_v(const Ring<kStages>& at) const {
+    v_pipeline().wait(at);
+    Config::Pages::arrived();
+  }
   __device__ QTile q(int warpgroup) const { return q_pipeline().tile(warpgroup); }
   __device__ KVTile k(int stage) const { return k_pipeline().tile(stage); }
   __device__ ConvertedPipeline converted_pipeline() const {

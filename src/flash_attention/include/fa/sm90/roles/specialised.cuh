@@ -98,8 +98,7 @@ struct Specialised {
   template <class Config>
   static __device__ void wait_values(const SharedMemory<Config>& smem,
                                      const Ring<Config::kStages>& at, bool& /*is_there*/) {
-    smem.v_pipeline().wait(at);
-    Config::Pages::arrived();
+    smem.wait_v(at);
   }
   template <class Config>
   static __device__ void release_values(const SharedMemory<Config>& smem,
