@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from math import ceil
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
@@ -27,6 +28,8 @@ FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial resul
 SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
 LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
+WORTH_SPLITTING = 1.25  # by which waves of equal tiles, of which the last is not full, take longer
+FEW_KEYS = 1024  # of a chunk; combining takes as long as a tile
 FEW_WAVES_8_BIT = 0.5  # products of 8 bits are faster, and FP8 kernels do not split keys
 FEW_WAVES_CONVERTED = 16  # keys that are converted take so long that the last tiles are waited for
 MOST_TRANSPOSED = 512 << 20
@@ -97,11 +100,17 @@ class Steps(Enum):
         keys = problem.seq_k  # that a query sees
         if problem.window is not None:
             keys = min(keys, sum(problem.window) + 1)
-        if keys < MORE_KEYS * problem.seq_q or problem.heads_per_kv > WARPGROUP_ROWS:
+        if keys < max(MORE_KEYS * problem.seq_q, FEW_KEYS):
+            return cls.MANY_TILES
+        if problem.heads_per_kv > WARPGROUP_ROWS:
             return cls.MANY_TILES
         rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
-        few = rows * problem.heads < _few_waves(problem) * num_sms * TILE_ROWS
-        return cls.CHUNK if few else cls.MANY_TILES
+        waves = rows * problem.heads / (num_sms * TILE_ROWS)
+        if waves >= _few_waves(problem):
+            return cls.MANY_TILES
+        # Tiles of one sequence are alike, so that all of a wave end together.
+        alike = problem.batch == 1 and ceil(waves) < WORTH_SPLITTING * waves
+        return cls.MANY_TILES if alike and not problem.kv_8_bit else cls.CHUNK
 
 
 def _few_waves(problem: Problem) -> float:
