@@ -173,12 +173,20 @@ def test_the_device_splits_sequences_that_differ_in_length(
     [
         (Steps.DECODE, {"total_q": 300, "batch": 100, "seq_q": 16}),
         (Steps.CHUNK, {"total_q": 100, "batch": 84, "seq_q": 17}),
-        (Steps.CHUNK, {"total_q": 1055, "seq_q": 1055}),
-        (Steps.MANY_TILES, {"total_q": 1056, "seq_q": 1056}),
-        (Steps.CHUNK, {"total_q": 1055, "seq_q": 1055, "seq_k": 2110}),
-        (Steps.MANY_TILES, {"total_q": 1055, "seq_q": 1055, "seq_k": 2109}),
-        (Steps.MANY_TILES, {"batch": 11, "seq_q": 100, "seqused_k": True}),
-        (Steps.CHUNK, {"batch": 10, "seq_q": 100, "seqused_k": True}),
+        (Steps.CHUNK, {"total_q": 100, "batch": 84, "seq_q": 17, "seq_k": 1024}),
+        (Steps.MANY_TILES, {"total_q": 100, "batch": 84, "seq_q": 17, "seq_k": 1023}),
+        (Steps.CHUNK, {"total_q": 352, "seq_q": 352}),  # two thirds of a wave
+        (Steps.MANY_TILES, {"total_q": 353, "seq_q": 353}),
+        (Steps.CHUNK, {"total_q": 704, "seq_q": 704}),
+        (Steps.MANY_TILES, {"total_q": 705, "seq_q": 705}),
+        (Steps.CHUNK, {"batch": 2, "total_q": 1055, "seq_q": 1055, "seq_k": 2110}),
+        (Steps.MANY_TILES, {"batch": 2, "total_q": 1056, "seq_q": 1055, "seq_k": 2110}),
+        (Steps.MANY_TILES, {"batch": 2, "total_q": 1055, "seq_q": 1055, "seq_k": 2109}),
+        (Steps.CHUNK, {"batch": 2, "total_q": 1847, "seq_q": 1000, "seq_k": 6000}),
+        (Steps.MANY_TILES, {"batch": 2, "total_q": 1848, "seq_q": 1000, "seq_k": 6000}),
+        (Steps.MANY_TILES, {"batch": 2, "total_q": 1847, "seq_q": 1000, "seq_k": 5999}),
+        (Steps.MANY_TILES, {"batch": 19, "seq_q": 100, "seqused_k": True}),
+        (Steps.CHUNK, {"batch": 18, "seq_q": 100, "seqused_k": True}),
     ],
 )
 def test_chunks_of_few_tiles_are_split_too(kind: Steps, change: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flash_attention import Function
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, MEASURED_ARCH
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.forward.fit import check_fits
@@ -333,3 +333,26 @@ def test_no_length_makes_tiles_of_three_hold_just_a_third_more() -> None:
     assert {ratio for ratio in ratios if 1.2 < ratio < 1.5} == set()
     assert {1.2, 1.5} <= ratios
     assert max(ratios) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("change", "side_by_side"),
+    [
+        ({}, True),
+        ({"window": (255, 0)}, True),
+        ({"window": (255, 1)}, False),
+        ({"window": None}, False),
+        ({"page_keys": 0, "pages": 0}, False),
+        ({"d_head": 72, "d_v": 72}, False),
+        ({"batch_invariant": True}, False),
+    ],
+)
+def test_steps_with_a_short_window_have_two_tiles_side_by_side(
+    change: dict[str, Any], side_by_side: bool
+) -> None:
+    step = Problem(*(9, 800, 9000, 64, 8, 64, 64, torch.bfloat16, 0.125), causal=True)
+    paged: dict[str, Any] = {"total_q": 4000, "seqused_k": True, "page_keys": 16, "pages": 900}
+    chosen = heuristic(replace(step, **(paged | {"window": (127, 0)} | change)), MEASURED_ARCH)
+    assert isinstance(chosen, HopperForwardKernelConfig)
+    assert (chosen.consumers == 1) is side_by_side
+    assert not side_by_side or chosen.side_by_side == 2

@@ -52,12 +52,12 @@ STEPS = {
     "everything at once": Step(
         (3, 1, 2), (333, 500, 2), d=128, sinks=True, keywords=(*WINDOW, ("softcap", 15.0))
     ),
-    "a chunk": Step((40, 1, 0, 3), (900, 33, 0, 500), d=128),
+    "a chunk": Step((40, 1, 0, 3), (1100, 33, 0, 500), d=128),
     "chunks with a wide window": Step(
-        (70, 1, 20), (300, 700, 1500), page=64, keywords=(("window", (900, 3)),)
+        (70, 1, 20), (300, 700, 1500), page=64, keywords=(("window", (1100, 3)),)
     ),
     "a padded chunk, 3 heads of a group": Step(
-        (30, 30), (300, 700), heads=3, heads_k=1, padded=True
+        (30, 30), (300, 1100), heads=3, heads_k=1, padded=True
     ),
 }
 
@@ -140,7 +140,7 @@ def test_mistakes_are_found(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("queries", [1, 40])
 def test_kernels_do_not_spill(d: int, queries: int) -> None:
-    plan = planned(Step((queries,), (900,), d=d, heads=8 if queries == 1 else 4).call())
+    plan = planned(Step((queries,), (1100,), d=d, heads=8 if queries == 1 else 4).call())
     unit = plan.recipe.steps[0].unit
     resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
     assert resources.spill_store_bytes == 0

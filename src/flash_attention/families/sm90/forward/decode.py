@@ -28,9 +28,10 @@ FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial resul
 SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
 LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 FEW_WAVES = 2  # of tiles; more of them keep all multiprocessors busy most of the time
-WORTH_SPLITTING = 1.25  # by which waves of equal tiles, of which the last is not full, take longer
+FEW_LONG_WAVES, LONG = 3.5, 6  # of tiles that visit so many times as many keys as there are queries
+WORTH_SPLITTING = 1.5  # by which waves of equal tiles, of which the last is not full, take longer
 FEW_KEYS = 1024  # of a chunk; combining takes as long as a tile
-FEW_WAVES_8_BIT = 0.5  # products of 8 bits are faster, and FP8 kernels do not split keys
+FEW_WAVES_8_BIT = 0.25  # products of 8 bits are faster, and FP8 kernels do not split keys
 FEW_WAVES_CONVERTED = 16  # keys that are converted take so long that the last tiles are waited for
 MOST_TRANSPOSED = 512 << 20
 """The bytes that FP8 kernels transpose V of pages into at most. An engine's cache leaves little
@@ -106,16 +107,17 @@ class Steps(Enum):
             return cls.MANY_TILES
         rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
         waves = rows * problem.heads / (num_sms * TILE_ROWS)
-        if waves >= _few_waves(problem):
+        if waves >= _few_waves(problem, keys):
             return cls.MANY_TILES
         # Tiles of one sequence are alike, so that all of a wave end together.
         alike = problem.batch == 1 and ceil(waves) < WORTH_SPLITTING * waves
         return cls.MANY_TILES if alike and not problem.kv_8_bit else cls.CHUNK
 
 
-def _few_waves(problem: Problem) -> float:
+def _few_waves(problem: Problem, keys: int) -> float:
     if not problem.kv_8_bit:
-        return FEW_WAVES
+        long = problem.batch > 1 and keys >= LONG * problem.seq_q
+        return FEW_LONG_WAVES if long else FEW_WAVES
     values = problem.most_sequences * problem.heads_k * problem.seq_k * problem.d_v
     fits = not problem.page_keys or values <= MOST_TRANSPOSED
     products = problem.dtype == E4M3 and not problem.block_descales

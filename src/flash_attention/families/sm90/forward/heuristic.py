@@ -37,6 +37,7 @@ HELD_MIB = 50  # of K and V that stay in L2
 FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
 ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
+SHORT_WINDOW = 256  # keys
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 ANY_CONSUMERS = (1, 2, 3)
@@ -55,6 +56,8 @@ def heuristic(
         config = _for_8_bits(config, problem.dtype == E4M3)
     if config is None:
         return f"Hopper kernels have head dimensions up to {max(D_HEADS)}"
+    if _has_short_window(problem):
+        config = _side_by_side(config)
     if problem.page_keys:
         config = _for_pages(config, problem.page_keys)
         if WARP_ROWS % max(problem.heads_per_kv, 1):  # for heads that share tiles
@@ -76,6 +79,8 @@ def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     together. Key blocks have 2^n keys, so that pages of 2^n keys do not change them.
     """
     long = replace(problem, seq_q=2 * SHORT, seq_k=2 * SHORT, seqused_k=True, batch_invariant=False)
+    if problem.window is not None:
+        long = replace(long, window=(SHORT_WINDOW, SHORT_WINDOW))
     config = heuristic(long, arch)
     if isinstance(config, str):
         return config
@@ -263,6 +268,30 @@ def _empty_rows(rows: int) -> bool:
     """Whether tiles of three consumers have over a third more rows than those of two."""
     of_three, of_two = (-(-rows // tile) * tile for tile in (192, 128))
     return 3 * of_three > 4 * of_two
+
+
+def _has_short_window(problem: Problem) -> bool:
+    """Whether tiles of an engine's step visit two or three key blocks. Then most of a tile's time
+    is the way of its first keys."""
+    if problem.window is None or sum(problem.window) >= SHORT_WINDOW:
+        return False
+    plain = not problem.kv_8_bit and problem.program is None
+    return plain and problem.page_keys > 0 and hopper_d_head(problem) <= 64
+
+
+def _side_by_side(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig:
+    """Return the config with tiles of one warpgroup, of which a multiprocessor has two: one
+    computes while the other waits."""
+    return replace(
+        config,
+        consumers=1,
+        B_c=64,
+        stages=2,
+        narrow_keys=32,
+        ping_pong=False,
+        own_output=True,
+        direct_output=False,
+    )
 
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
