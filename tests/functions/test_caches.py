@@ -69,7 +69,7 @@ STEPS = {
     "speculative, 7 heads of a group": Step((4, 2, 9), (300, 99, 5), page=3, heads=14),
     "pages of 64, d 128": Step((2, 2), (700, 65), padded=True, page=64, d=128),
     "a window, a softcap and sinks": Step((3, 1), (333, 400), sinks=True, keywords=WINDOW),
-    "a chunk": Step((100, 1, 0, 3), (640, 33, 0, 350)),
+    "a chunk": Step((100, 1, 0, 3), (1030, 33, 0, 350)),
     "a split chunk with a narrow end": Step((100,), (1070,)),
 }
 PREFILL = Step((90, 0, 70), (250, 0, 70), page=48, sinks=True)

@@ -68,7 +68,7 @@ __device__ inline void cp_async_16(u32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
-// The first `bytes` of sixteen, and zeros after them; the address must be readable either way.
+// The first `bytes` of sixteen, and zeros after them. Nothing is read if these are none.
 __device__ inline void cp_async_16_first(u32 smem, const void* gmem, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes)
                : "memory");

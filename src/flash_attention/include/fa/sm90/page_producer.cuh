@@ -203,7 +203,7 @@ struct CopiedRows : ByWarps<PageKeys> {
   using Producer = PageProducer<Config, Memory, CopiedRows>;
   // Where keys are converted, half of the warps do that.
   template <class Config>
-  static constexpr int kWarps = (Config::kConvertingWarps ? 2 : 4);
+  static constexpr int kWarps = Config::kConvertingWarps ? 2 : kWarpgroupSize / kWarpSize;
   template <class Config>
   static constexpr int kArrivals = sharers(kWarps<Config>) * kWarpSize;  // every lane arrives
 
