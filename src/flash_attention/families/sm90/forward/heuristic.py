@@ -271,8 +271,8 @@ def _empty_rows(rows: int) -> bool:
 
 
 def _has_short_window(problem: Problem) -> bool:
-    """Whether tiles of an engine's step visit two or three key blocks. Then most of a tile's time
-    is the way of its first keys."""
+    """Whether tiles of an engine's step visit two or three key blocks. A tile then waits for its
+    first keys most of the time."""
     if problem.window is None or sum(problem.window) >= SHORT_WINDOW:
         return False
     plain = not problem.kv_8_bit and problem.program is None

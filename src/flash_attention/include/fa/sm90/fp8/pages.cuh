@@ -92,6 +92,39 @@ struct PagedValues {
   };
 };
 
+// What loads blocks of K from pages, by one warp. A lane reads the numbers of its pages a block ahead.
+template <int PageKeys, class Config>
+class PagedKeys {
+  static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+
+ public:
+  __device__ PagedKeys(const TensorMap& map, const Fp8KernelArgs& args,
+                       const attn::Sequence& sequence, int batch, int kv_head, int last_block)
+      : map_(map),
+        args_(args),
+        table_(args.block_table + batch * args.block_table_stride),
+        k_len_(sequence.k_len),
+        kv_head_(kv_head) {
+    ahead_.read(last_block, 0, table_, k_len_);
+  }
+
+ protected:
+  using Numbers = PageNumbers<PageKeys, Config::kBC, 1>;
+
+  // The numbers of a block, whose predecessor is the next one.
+  __device__ Numbers numbers(int block) {
+    const Numbers found = ahead_;
+    ahead_.read(block - 1, 0, table_, k_len_);
+    return found;
+  }
+
+  const TensorMap& map_;
+  const Fp8KernelArgs& args_;
+  const int* const table_;  // of the sequence
+  const int k_len_, kv_head_;
+  Numbers ahead_;  // of the next block
+};
+
 // A lane loads boxes of K by TMA.
 template <int PageKeys>
 struct Paged : PagedValues<PageKeys> {
@@ -103,43 +136,29 @@ struct Paged : PagedValues<PageKeys> {
   }
   static __device__ void arrived() {}
 
-  // A lane loads a box, and reads the number of its page a block ahead.
   template <class Config>
-  class Keys {
-    using Numbers = PageNumbers<PageKeys, Config::kBC, 1>;
-    static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+  class Keys : public PagedKeys<PageKeys, Config> {
+    using Base = PagedKeys<PageKeys, Config>;
+    using typename Base::Numbers;
     static_assert(Numbers::kBoxKeys % kGroupRows == 0, "boxes keep groups of swizzled rows whole");
 
    public:
-    __device__ Keys(const TensorMap& map, const Fp8KernelArgs& args, const attn::Sequence& sequence,
-                    int batch, int kv_head, int last_block)
-        : map_(map),
-          table_(args.block_table + batch * args.block_table_stride),
-          k_len_(sequence.k_len),
-          kv_head_(kv_head) {
-      ahead_.read(last_block, 0, table_, k_len_);
-    }
+    using Base::Base;
 
     template <class KTile>
     __device__ void load(KTile to, ptx::Mbarrier full, int block) {
-      const Numbers numbers = ahead_;
-      ahead_.read(block - 1, 0, table_, k_len_);
+      const Numbers numbers = this->numbers(block);
 #pragma unroll
       for (int i = 0; i < Numbers::kPerLane; ++i)
         if (const int box = Numbers::box(i, 0); box < Numbers::kBoxes) {
           const int row = box * Numbers::kBoxKeys;
 #pragma unroll
           for (int p = 0; p < KTile::kCount; ++p)
-            ptx::tma_load_4d(to.panel(p) + row * KTile::kRowBytes, map_, full, p * KTile::kRowBytes,
-                             kv_head_, (block * Config::kBC + row) % PageKeys, numbers.number[i]);
+            ptx::tma_load_4d(to.panel(p) + row * KTile::kRowBytes, this->map_, full,
+                             p * KTile::kRowBytes, this->kv_head_,
+                             (block * Config::kBC + row) % PageKeys, numbers.number[i]);
         }
     }
-
-   private:
-    const TensorMap& map_;
-    const int* const table_;  // of the sequence
-    const int k_len_, kv_head_;
-    Numbers ahead_;  // of the next block
   };
 };
 
@@ -152,35 +171,19 @@ struct CopiedRows : PagedValues<PageKeys> {
   static __device__ void arrived() { ptx::fence_proxy_async(); }  // the products see the copies
 
   template <class Config>
-  class Keys {
-    using Numbers = PageNumbers<PageKeys, Config::kBC, 1>;
-    static_assert(Config::Lengths::kPerBatch, "pages say nothing of the number of keys");
+  class Keys : public PagedKeys<PageKeys, Config> {
+    using Base = PagedKeys<PageKeys, Config>;
 
    public:
-    __device__ Keys(const TensorMap& map, const Fp8KernelArgs& args, const attn::Sequence& sequence,
-                    int batch, int kv_head, int last_block)
-        : map_(map),
-          args_(args),
-          table_(args.block_table + batch * args.block_table_stride),
-          k_len_(sequence.k_len),
-          kv_head_(kv_head) {
-      ahead_.read(last_block, 0, table_, k_len_);
-    }
+    using Base::Base;
 
     template <class KTile>
     __device__ void load(KTile to, ptx::Mbarrier full, int block) {
-      const Numbers numbers = ahead_;
-      ahead_.read(block - 1, 0, table_, k_len_);
-      copy_rows<PageKeys, 1>(to, full, numbers, 0, {map_, args_.k, args_.k_stride, args_.d_qk},
-                             kv_head_, block * Config::kBC, args_.pages);
+      const Fp8KernelArgs& args = this->args_;
+      copy_rows<PageKeys, 1>(to, full, this->numbers(block), 0,
+                             {this->map_, args.k, args.k_stride, args.d_qk}, this->kv_head_,
+                             block * Config::kBC, args.pages);
     }
-
-   private:
-    const TensorMap& map_;
-    const Fp8KernelArgs& args_;
-    const int* const table_;  // of the sequence
-    const int k_len_, kv_head_;
-    Numbers ahead_;  // of the next block
   };
 };
 
