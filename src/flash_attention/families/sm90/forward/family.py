@@ -40,6 +40,7 @@ from flash_attention.families.sm90.forward.decode import (
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import (
+    counts_waves,
     group_mib,
     has_empty_consumers,
     has_room,
@@ -238,10 +239,14 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return few_queries(problem, mixed)
 
     def reaches(self, config: HopperForwardKernelConfig, problem: Problem, arch: Arch) -> bool:
-        """Whether of short sequences no more rows and keys are beyond the last than with the
-        heuristic's config."""
+        """Whether tiles are as high as the heuristic's, where it counts their waves, and of short
+        sequences no more rows and keys are beyond the last."""
         own = heuristic(problem, arch)
-        if isinstance(own, str) or problem.seq_q > LONGEST:
+        if isinstance(own, str):
+            return True
+        if counts_waves(problem) and config.consumers != own.consumers:
+            return False
+        if problem.seq_q > LONGEST:
             return True
         return padded(problem, config) <= MORE_PADDING * padded(problem, own)
 

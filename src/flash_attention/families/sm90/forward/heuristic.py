@@ -107,7 +107,7 @@ def _config(
         return None
     causal = problem.causal or problem.window is not None or problem.has_mask_function
     uneven = causal or problem.per_batch  # tiles differ in length
-    wide = begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
+    wide = _has_wide_panels(problem, d_head)
     few_keys = problem.seq_k <= SHORT and not uneven
     chosen = _measured(problem, d_head, allowed, causal, wide)
     if chosen is None:
@@ -125,6 +125,14 @@ def _config(
         **chosen,
     }
     return HopperForwardKernelConfig(dtype, d_head, **options)
+
+
+def counts_waves(problem: Problem) -> bool:
+    """Whether the heuristic compares tiles of several heights by the waves that they take."""
+    causal = problem.causal or problem.window is not None or problem.has_mask_function
+    d_head = hopper_d_head(problem)
+    wide = _has_wide_panels(problem, d_head)
+    return _measured(problem, d_head, ANY_CONSUMERS, causal, wide) is not None
 
 
 def _measured(
@@ -180,6 +188,10 @@ def _by_width(
         "prefetch_q": not (causal and short),
         "direct_output": d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
     }
+
+
+def _has_wide_panels(problem: Problem, d_head: int) -> bool:
+    return begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
 
 
 def _of_tile(consumers: int, keys: int, stages: int) -> dict[str, Any]:

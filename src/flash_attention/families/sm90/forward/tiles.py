@@ -45,7 +45,7 @@ def _tiles(problem: Problem, d_head: int, causal: bool, wide: bool) -> list[Tile
     """Return what was measured at the head dimension, up to LONGEST rows or for all lengths."""
     long = problem.seq_q > LONGEST
     if d_head <= 64:
-        few = not causal and problem.seq_k <= 3 * WARPGROUP_ROWS
+        few = problem.seq_k <= 3 * WARPGROUP_ROWS
         beside = 128 if causal else min(SIDE_BY_SIDE_KEYS, key=lambda n: cost(problem.seq_k, n))
         ones = [Tile(1, beside, 2, 1.15 if causal else 1.17)]
         if begins_within_sectors(problem) or problem.seq_q > SHORT:

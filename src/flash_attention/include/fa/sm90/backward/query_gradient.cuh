@@ -17,9 +17,7 @@ concept QueryGradientSlot =
     requires(typename T::template KeySide<Config, 0>& side,
              const typename Products<Config>::Pairs& ds, const BackwardKernelArgs& args) {
       { typename T::template KeySide<Config, 0>(args) };
-      side.begin_tile(Mailbox{});
-      side.hand_over(ds, 0);
-      side.next_head();
+      side.hand_over(ds, Mailbox{}, 0, 0);
     };
 
 // The key warpgroups compute dQ = dS K themselves, every second pass each: they write dS, wait for each
@@ -33,12 +31,11 @@ struct ByKeyWarpgroups {
     static_assert(Math::kPasses % Shape<Config>::kKeyWarpgroups == 0);
 
    public:
-    __device__ explicit KeySide(const BackwardKernelArgs& args) : place_(args) {}
-    __device__ void begin_tile(Mailbox mail) { place_.begin_tile(mail); }
-    __device__ void next_head() { place_.next_head(); }
+    __device__ explicit KeySide(const BackwardKernelArgs& args) : args_(args) {}
 
     template <class Pairs>
-    __device__ void hand_over(const Pairs& ds, int block) {
+    __device__ void hand_over(const Pairs& ds, Mailbox mail, int head, int block) {
+      float* const sums = sum_of<Config>(mail, args_, head, block);
       Math::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
       sync_key_warpgroups<Config>();  // dS is complete
 #pragma unroll
@@ -46,14 +43,14 @@ struct ByKeyWarpgroups {
         typename Math::Sum sum;
         Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
         ptx::wgmma_wait<0>();  // dQ is complete
-        Leave::template add<Config, Warpgroup>(sum, place_.block(block), pass);
+        Leave::template add<Config, Warpgroup>(sum, sums, pass);
       }
       if (Config::kDsStages == 1) sync_key_warpgroups<Config>();  // dS was read
       ds_.advance();
     }
 
    private:
-    SumPlace<Config> place_;
+    const BackwardKernelArgs& args_;
     Ring<Config::kDsStages> ds_;
   };
 };
@@ -97,10 +94,8 @@ struct None {
   template <class Config, int Warpgroup>
   struct KeySide {
     __device__ explicit KeySide(const BackwardKernelArgs&) {}
-    __device__ void begin_tile(Mailbox) {}
-    __device__ void next_head() {}
     template <class Pairs>
-    __device__ void hand_over(const Pairs&, int /*block*/) {}
+    __device__ void hand_over(const Pairs&, Mailbox, int /*head*/, int /*block*/) {}
   };
 };
 
