@@ -59,6 +59,7 @@ class Philox {
   }
 
   __device__ void begin_head(int head_of_all) { head_ = offset_[1] + head_of_all; }
+  __device__ void next_head() { ++head_; }
 
   template <RowsOf Side, int Tiles, class Args>
   __device__ void draw(Dropped<Side, Tiles>& dropped, int row, int column, const Args& args) const {

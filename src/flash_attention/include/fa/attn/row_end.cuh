@@ -157,7 +157,7 @@ __device__ constexpr bool check_slots() {
                 "sequence(args, batch)");
   static_assert(DropoutSlot<typename Config::Dropout>,
                 "Dropout: (args), Dropped<RowsOf, Tiles>, scale(args), begin_head(head_of_all), "
-                "draw(dropped, row, column, args)");
+                "next_head(), draw(dropped, row, column, args)");
   return true;
 }
 

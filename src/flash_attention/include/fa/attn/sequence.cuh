@@ -76,6 +76,7 @@ concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4]
   T(args);
   { T::scale(args) } -> Same<float>;
   dropout.begin_head(0);
+  dropout.next_head();
   dropout.draw(dropped, 0, 0, args);
   dropped.clear(pairs, 0);
   { dropped.scaled(1.f, 0, 0, 0, 1.f) } -> Same<float>;
@@ -194,6 +195,7 @@ struct None {
     return 1.f;
   }
   __device__ void begin_head(int /*head_of_all*/) {}
+  __device__ void next_head() {}
   template <RowsOf Side, int Tiles, class Args>
   __device__ void draw(Dropped<Side, Tiles>&, int /*row*/, int /*column*/, const Args&) const {}
 };

@@ -37,12 +37,12 @@ __device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardK
   static_assert(check_slots<Config>());
   static_assert(
       QueryGradientSlot<typename Config::QueryGradient, Config>,
-      "QueryGradient: KeySide<Config, Warpgroup>(args) with hand_over(ds, mail, head, block)");
+      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head");
   static_assert(KeyOperandSlot<typename Config::KeyOperand, Config>,
                 "KeyOperand: Of<Config, Warpgroup> with read() and operand()");
   static_assert(BiasGradientSlot<typename Config::BiasGradient, Config>,
-                "BiasGradient: Of<Config>(maps, args) with store(mail, stage, head, query), "
-                "wait_read()");
+                "BiasGradient: Of<Config>(maps, args) with begin_tile(mail), next_head(), "
+                "store(mail, stage, query), wait_read()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes &&
                     Smem::kBiasBytes == Config::kBiasBytes,

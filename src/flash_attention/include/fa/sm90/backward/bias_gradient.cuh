@@ -18,12 +18,12 @@ struct ByTiles {
    public:
     __device__ Of(const TensorMaps& maps, const BackwardKernelArgs& args)
         : map_(*maps.bias_gradient), args_(args) {}
+    __device__ void begin_tile(Mailbox mail) { head_ = mail.read(Word::kHead); }
+    __device__ void next_head() { ++head_; }
 
-    // One thread stores the dS of the tile's head-th head and the queries from `query` on. Elements outside of the
-    // tensor are skipped.
-    __device__ void store(Mailbox mail, int stage, int head, int query) const {
-      const auto plane = Place::template plane<Config>(args_, mail.read_alone(Word::kBatch),
-                                                       mail.read_alone(Word::kHead) + head);
+    // One thread stores the dS of the queries from `query` on. Elements outside of the tensor are skipped.
+    __device__ void store(Mailbox mail, int stage, int query) const {
+      const auto plane = Place::template plane<Config>(args_, mail.read_alone(Word::kBatch), head_);
       const int key = mail.read_alone(Word::kKeyFirst) - args_.part_key;
 #pragma unroll
       for (int p = 0; p < ScoreTile::kCount; ++p)
@@ -37,6 +37,7 @@ struct ByTiles {
    private:
     const TensorMap& map_;
     const BackwardKernelArgs& args_;
+    int head_;
   };
 };
 

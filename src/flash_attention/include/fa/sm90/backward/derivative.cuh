@@ -36,7 +36,8 @@ concept DroppingSlot =
     requires(typename T::template Of<Config>& of, const BackwardKernelArgs& args, Mailbox mail,
              const typename Products<Config>::Pairs& p, typename Products<Config>::Scores& dp) {
       { typename T::template Of<Config>(args) };
-      of.begin_head(mail, 0);
+      of.begin_tile(mail);
+      of.next_head();
       of.draw(0, 0);
       of.drop(p);
       of.weights(p);
@@ -202,7 +203,8 @@ struct None {
 
    public:
     __device__ explicit Of(const BackwardKernelArgs&) {}
-    __device__ void begin_head(Mailbox, int /*head*/) {}
+    __device__ void begin_tile(Mailbox) {}
+    __device__ void next_head() {}
     __device__ void draw(int /*key*/, int /*query*/) {}
     __device__ void drop(const Pairs&) {}
     __device__ const Pairs& weights(const Pairs& p) const { return p; }

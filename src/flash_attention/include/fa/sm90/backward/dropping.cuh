@@ -20,10 +20,10 @@ struct Operand {
    public:
     __device__ explicit Of(const BackwardKernelArgs& args) : args_(args), dropout_(args) {}
 
-    // Of the tile's head-th head.
-    __device__ void begin_head(Mailbox mail, int head) {
-      dropout_.begin_head(args_.part_head * args_.heads_per_kv + mail.read(Word::kPartHead) + head);
+    __device__ void begin_tile(Mailbox mail) {
+      dropout_.begin_head(args_.part_head * args_.heads_per_kv + mail.read(Word::kPartHead));
     }
+    __device__ void next_head() { dropout_.next_head(); }
 
     // The decisions on a warp's 16 keys and the queries of a block, from these on.
     __device__ void draw(int key, int query) { dropout_.draw(dropped_, key, query, args_); }

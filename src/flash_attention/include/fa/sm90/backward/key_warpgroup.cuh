@@ -30,8 +30,10 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
       : ScoreChange<Config>(args), maps_(maps), query_side_(args), dropping_(args) {}
 
   __device__ __forceinline__ void run() {
-    while (take_tile<Config>(tile_, steps_, visit_)) {
-      begin_head();
+    while (take_tile<Config>(tile_, steps_, block_)) {
+      query_side_.begin_tile(mail());
+      dropping_.begin_tile(mail());
+      this->begin_heads(mail());
       dk_.zero();
       dv_.zero();
       Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
@@ -54,16 +56,20 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // blocks
 
   __device__ bool has_block() const { return steps_ > 0; }
-  // Goes to the next block, if there is one.
+  // Goes to the next block, if there is one: that of the next head after the last of a head.
   __device__ bool next_block() {
-    if (visit_.next(mail())) begin_head();
+    if (BlockWalk<Config>::next(block_, mail())) {
+      query_side_.next_head();
+      dropping_.next_head();
+      ScoreChange<Config>::next_head(mail());
+    }
     --steps_;
     look_up();
     return steps_ > 0;
   }
 
   // Whether some key of the tile is not seen by all queries of the block.
-  __device__ bool hides() const { return backward::hides(mail(), visit_.block); }
+  __device__ bool hides() const { return backward::hides(mail(), block_); }
 
   // operands of the products, in registers and in the current stages
 
@@ -166,23 +172,17 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
           {args_.dv, args_.dv_stride, args_.d_v});
   }
   // dS leaves for dQ.
-  __device__ void hand_over(const Pairs& ds) {
-    query_side_.hand_over(ds, mail(), visit_.head, queries() / Config::kBR);
-  }
+  __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, queries() / Config::kBR); }
 
  private:
-  __device__ void begin_head() {
-    dropping_.begin_head(mail(), visit_.head);
-    ScoreChange<Config>::begin_head(mail(), visit_.head);
-  }
   // The first query of the block.
   __device__ int queries() const {
-    return (Config::Function::kListed ? query_block<Config>(entry_) : visit_.block) * Config::kBR;
+    return (Config::Function::kListed ? query_block<Config>(entry_) : block_) * Config::kBR;
   }
   // Reads the entry of a list long before it is needed, if something depends on where the block is.
   __device__ void look_up() {
     if (Config::Function::kListed && has_block() && (attn::kNeedsPlaces<Config> || hides()))
-      entry_ = query_entry<Config>(visit_.block, mail(), args_);
+      entry_ = query_entry<Config>(block_, mail(), args_);
   }
   __device__ Mailbox mail() const { return Smem::mail(tile_); }
   static __device__ int warp_key() {
@@ -217,8 +217,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   typename Config::KeyOperand::template Of<Config, Warpgroup> k_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
   TileCount tile_;
-  int steps_;
-  Visit visit_;
+  int steps_, block_;
   u32 entry_;  // of the block in a list
   Scores s_;
   Pairs p_;

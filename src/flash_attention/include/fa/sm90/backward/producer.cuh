@@ -51,14 +51,16 @@ class Producer {
     const int first_place = listed ? 0 : range.first_block();
     const int end_place = listed ? mail.read_alone(Word::kEndBlock) : range.end_block();
     const int first = first_head(args_, tile.kv_head, tile.split);
-    const auto entry_at = [&](int place) { return query_entry<Config>(place, mail, args_); };
-    u32 next = listed && first_place < end_place ? entry_at(end_place - 1) : 0;
-    for (int place = end_place - 1; place >= first_place; --place) {
-      const u32 entry = listed ? ptx::word_here(next) : entry_at(place);
-      if (listed && place > first_place) next = entry_at(place - 1);  // before it is needed
-      const int row = query_block<Config>(entry) * Config::kBR;
-      for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
-        const i64 stats = stat_row(args_, head, tile.batch);
+    const auto entry_at = [&](int n) {
+      return query_entry<Config>(BlockWalk<Config>::nth(n, first_place, end_place), mail, args_);
+    };
+    for (int head = first; head < first + num_heads(args_, tile.split); ++head) {
+      const i64 stats = stat_row(args_, head, tile.batch);
+      u32 next = listed && first_place < end_place ? entry_at(first_place) : 0;
+      for (int block = first_place; block < end_place; ++block) {
+        const u32 entry = listed ? ptx::word_here(next) : entry_at(block);
+        if (listed && block + 1 < end_place) next = entry_at(block + 1);  // before it is needed
+        const int row = query_block<Config>(entry) * Config::kBR;
         load_queries(Smem::q_pipeline(), Smem::kQLanded, maps_.q, Smem::kLse,
                      args_.lse_log2 + stats + row, head, row, sequence);
         load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,
@@ -175,17 +177,16 @@ class Clearer {
   __device__ explicit Clearer(const BackwardKernelArgs& args) : args_(args) {}
 
   __device__ void run() {
-    int steps;
-    Visit visit;
-    while (take_tile<Config>(tile_, steps, visit)) {
+    int steps, block;
+    while (take_tile<Config>(tile_, steps, block)) {
       const Mailbox mail = Smem::mail(tile_);
       const int queries = mail.read(Word::kQLen);
       if (steps == 0) clear_keys(mail);
       for (int step = 0; step < steps; ++step) {
-        clear_queries(queries - query_block<Config>(visit.block, mail, args_) * Config::kBR);
+        clear_queries(queries - query_block<Config>(block, mail, args_) * Config::kBR);
         if (step == 0) clear_keys(mail);  // in the order of the loads
         ring_.advance();
-        visit.next(mail);
+        BlockWalk<Config>::next(block, mail);
       }
       while (ring_.stage > 0) ring_.advance();  // the next tile starts at stage 0
       __syncwarp();                             // all lanes have read the mailbox

@@ -158,12 +158,14 @@ class ScoreChange : Slopes<Config> {
  protected:
   __device__ explicit ScoreChange(const BackwardKernelArgs& args) : args_(args) {}
 
-  // Of the tile's head-th head.
-  __device__ void begin_head(Mailbox mail, int head) {
+  __device__ void begin_heads(Mailbox mail) {
     if constexpr (kAsks) {
-      head_ = mail.read(Word::kHead) + head;
+      head_ = mail.read(Word::kHead);
       function_.begin(args_, mail.read(Word::kBatch), head_);
     }
+  }
+  __device__ void next_head(Mailbox mail) {
+    if constexpr (kAsks) function_.begin(args_, mail.read(Word::kBatch), ++head_);
   }
 
   // S of the keys from `warp_key` of the tile on and the queries from `query` on becomes P = exp2(scale S - lse).

@@ -17,7 +17,9 @@ concept QueryGradientSlot =
     requires(typename T::template KeySide<Config, 0>& side,
              const typename Products<Config>::Pairs& ds, const BackwardKernelArgs& args) {
       { typename T::template KeySide<Config, 0>(args) };
-      side.hand_over(ds, Mailbox{}, 0, 0);
+      side.begin_tile(Mailbox{});
+      side.hand_over(ds, 0);
+      side.next_head();
     };
 
 // The key warpgroups compute dQ = dS K themselves, every second pass each: they write dS, wait for each
@@ -31,11 +33,12 @@ struct ByKeyWarpgroups {
     static_assert(Math::kPasses % Shape<Config>::kKeyWarpgroups == 0);
 
    public:
-    __device__ explicit KeySide(const BackwardKernelArgs& args) : args_(args) {}
+    __device__ explicit KeySide(const BackwardKernelArgs& args) : place_(args) {}
+    __device__ void begin_tile(Mailbox mail) { place_.begin_tile(mail); }
+    __device__ void next_head() { place_.next_head(); }
 
     template <class Pairs>
-    __device__ void hand_over(const Pairs& ds, Mailbox mail, int head, int block) {
-      float* const sums = sum_of<Config>(mail, args_, head, block);
+    __device__ void hand_over(const Pairs& ds, int block) {
       Math::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
       sync_key_warpgroups<Config>();  // dS is complete
 #pragma unroll
@@ -43,14 +46,14 @@ struct ByKeyWarpgroups {
         typename Math::Sum sum;
         Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
         ptx::wgmma_wait<0>();  // dQ is complete
-        Leave::template add<Config, Warpgroup>(sum, sums, pass);
+        Leave::template add<Config, Warpgroup>(sum, place_.block(block), pass);
       }
       if (Config::kDsStages == 1) sync_key_warpgroups<Config>();  // dS was read
       ds_.advance();
     }
 
    private:
-    const BackwardKernelArgs& args_;
+    SumPlace<Config> place_;
     Ring<Config::kDsStages> ds_;
   };
 };
@@ -94,8 +97,10 @@ struct None {
   template <class Config, int Warpgroup>
   struct KeySide {
     __device__ explicit KeySide(const BackwardKernelArgs&) {}
+    __device__ void begin_tile(Mailbox) {}
+    __device__ void next_head() {}
     template <class Pairs>
-    __device__ void hand_over(const Pairs&, Mailbox, int /*head*/, int /*block*/) {}
+    __device__ void hand_over(const Pairs&, int /*block*/) {}
   };
 };
 

@@ -70,13 +70,27 @@ struct QueryProduct {
   }
 };
 
-// The sum of dQ of a block of queries, of the head-th of a tile's heads.
+// Where the sums of a tile's blocks are: the blocks of a head, then those of the next head that shares
+// the keys.
 template <class Config>
-__device__ float* sum_of(Mailbox mail, const BackwardKernelArgs& args, int head, int block) {
-  const i64 first = static_cast<i64>(mail.read_alone(Word::kHead) + head) * args.stat_rows +
-                    mail.read_alone(Word::kStatFirst);
-  return args.dq_sum + (first + block * Config::kBR) * Config::kDHead;
-}
+class SumPlace {
+ public:
+  __device__ explicit SumPlace(const BackwardKernelArgs& args) : args_(args) {}
+
+  // The block `block` of the current head.
+  __device__ float* block(int block) const {
+    return head_ + static_cast<i64>(block) * Config::kBR * Config::kDHead;
+  }
+  __device__ void begin_tile(Mailbox mail) {
+    const i64 head = mail.read(Word::kHead);
+    head_ = args_.dq_sum + (head * args_.stat_rows + mail.read(Word::kStatFirst)) * Config::kDHead;
+  }
+  __device__ void next_head() { head_ += static_cast<i64>(args_.stat_rows) * Config::kDHead; }
+
+ private:
+  const BackwardKernelArgs& args_;
+  float* head_;
+};
 
 // The slot BiasGradient: one thread of the warpgroup of dQ stores the tiles of dS, if they are the gradient of a
 // captured tensor.
@@ -84,7 +98,9 @@ template <class T, class Config>
 concept BiasGradientSlot = requires(typename T::template Of<Config>& of, const TensorMaps& maps,
                                     const BackwardKernelArgs& args, Mailbox mail) {
   { typename T::template Of<Config>(maps, args) };
-  of.store(mail, 0, 0, 0);
+  of.begin_tile(mail);
+  of.next_head();
+  of.store(mail, 0, 0);
   of.wait_read();
 };
 
@@ -96,9 +112,11 @@ class DsBuffers {
 
  public:
   __device__ explicit DsBuffers(const BackwardKernelArgs&) {}
+  __device__ void begin_tile(Mailbox) {}
+  __device__ void next_head() {}
 
   template <class Pairs>
-  __device__ void hand_over(const Pairs& ds, Mailbox, int /*head*/, int /*block*/) {
+  __device__ void hand_over(const Pairs& ds, int /*block*/) {
     Smem::ds_pipeline().acquire(ds_);  // the dS before was read
     QueryProduct<Config>::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
     __syncwarp();  // all lanes have written
@@ -119,7 +137,9 @@ struct None {
   template <class Config>
   struct Of {
     __device__ Of(const TensorMaps&, const BackwardKernelArgs&) {}
-    __device__ void store(Mailbox, int /*stage*/, int /*head*/, int /*query*/) const {}
+    __device__ void begin_tile(Mailbox) {}
+    __device__ void next_head() {}
+    __device__ void store(Mailbox, int /*stage*/, int /*query*/) const {}
     __device__ void wait_read() const {}
   };
 };

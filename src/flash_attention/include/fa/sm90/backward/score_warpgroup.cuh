@@ -24,7 +24,8 @@ class ScoreWarpgroup : ScoreChange<Config> {
  public:
   __device__ explicit ScoreWarpgroup(const BackwardKernelArgs& args)
       : ScoreChange<Config>(args), dropping_(args), steps_(Smem::mail().read(Word::kSteps)) {
-    begin_head();
+    dropping_.begin_tile(Smem::mail());
+    this->begin_heads(Smem::mail());
     block_ = Smem::mail().read(Word::kFirstBlock);
   }
 
@@ -46,8 +47,8 @@ class ScoreWarpgroup : ScoreChange<Config> {
       ptx::wgmma_wait<1>();  // dP is complete, dO was read
       derivatives();         // dP becomes dS, which leaves
       if (next_block() <= block_) {
-        ++head_;
-        begin_head();
+        dropping_.next_head();
+        this->next_head(Smem::mail());
       }
       block_ = next_block();
       ptx::wgmma_wait<0>();  // S is complete
@@ -60,11 +61,6 @@ class ScoreWarpgroup : ScoreChange<Config> {
   }
 
  private:
-  __device__ void begin_head() {
-    dropping_.begin_head(Smem::mail(), head_);
-    ScoreChange<Config>::begin_head(Smem::mail(), head_);
-  }
-
   // K as A operands; its buffer is then free for Q.
   __device__ void read_keys() {
     Smem::q_pipeline().wait(q_);  // the first item of the ring is K
@@ -164,7 +160,6 @@ class ScoreWarpgroup : ScoreChange<Config> {
 
   typename Config::Dropping::template Of<Config> dropping_;
   int steps_, block_;
-  int head_ = 0;  // among those of the tile
   Ring<Smem::kQStages> q_;
   Ring<Smem::kStages> d_o_, handed_;
   Ring<Smem::kDeltas> delta_;

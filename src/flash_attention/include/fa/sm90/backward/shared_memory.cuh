@@ -113,32 +113,37 @@ struct SharedMemory {
   }
 };
 
-// Where the walk through the blocks of queries that visit a tile is. All warps walk alike. The last block comes
-// first, and the heads of q that share the keys follow each other at every block. Tiles of different lengths
-// under a causal mask so read the same rows at about the same time, while L2 holds them.
-struct Visit {
-  int block;     // or its place in a list
-  int head = 0;  // among those of the tile
+// The order in which all warps go through the blocks of queries that visit a tile. Where tiles take
+// turns at a block, the last block comes first: under a causal mask all tiles visit it.
+template <class Config>
+struct BlockWalk {
+  static constexpr bool kLastFirst = Config::kWriterWarps > 0;
 
-  // Goes to the next head, or after the last one to the block before. Returns whether the head is another one.
-  __device__ bool next(Mailbox mail) {
-    const int heads = mail.read_alone(Word::kHeads);
-    if (++head == heads) {
-      head = 0;
-      --block;
-    }
-    return heads > 1;
+  // The first block, and the next one. After the last block of a head comes its first one again, and
+  // next() returns true.
+  static __device__ int start(Mailbox mail) {
+    return kLastFirst ? mail.read(Word::kEndBlock) - 1 : mail.read(Word::kFirstBlock);
+  }
+  static __device__ bool next(int& block, Mailbox mail) {
+    const int end = mail.read_alone(kLastFirst ? Word::kFirstBlock : Word::kEndBlock);
+    if (kLastFirst ? --block >= end : ++block < end) return false;
+    block = kLastFirst ? mail.read_alone(Word::kEndBlock) - 1 : mail.read_alone(Word::kFirstBlock);
+    return true;
+  }
+  // The n-th of the blocks from `first` to `end`, with n from `first` on.
+  static __device__ int nth(int n, int first, int end) {
+    return kLastFirst ? first + end - 1 - n : n;
   }
 };
 
-// Waits for the next tile, and reads how many visits it has and which comes first. False after the last tile.
+// Waits for the next tile, and reads how many blocks visit it and which comes first. False after the last tile.
 template <class Config>
-__device__ bool take_tile(TileCount tile, int& steps, Visit& visit) {
+__device__ bool take_tile(TileCount tile, int& steps, int& block) {
   SharedMemory<Config>::mail_pipeline().wait(tile);  // it is in the mailbox
   const Mailbox mail = SharedMemory<Config>::mail(tile);
   if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
   steps = mail.read(Word::kSteps);
-  visit = {mail.read(Word::kEndBlock) - 1};
+  block = BlockWalk<Config>::start(mail);
   return true;
 }
 

@@ -69,7 +69,7 @@ class SumWriter {
  private:
   // Releases all parts, which nothing reads or writes, for the share of the current block.
   __device__ void begin_block() {
-    share_ = share_of<Config>(Smem::mail(tile_), args_, visit_.block);
+    share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
 #pragma unroll
     for (int part = 0; part < Math::kPasses; ++part) release(part);
     poll_semaphore();
@@ -130,7 +130,7 @@ class SumWriter {
 
   // Releases each part for the current block as soon as the copy has read it.
   __device__ void release_after_read() {
-    share_ = share_of<Config>(Smem::mail(tile_), args_, visit_.block);
+    share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
     release_after_read<0>();
     poll_semaphore();
   }
@@ -148,21 +148,18 @@ class SumWriter {
     const Mailbox mail = Smem::mail(tile_);
     if (mail.read_alone(Word::kKeyFirst) == kNoMoreTiles) return false;
     steps_ = mail.read_alone(Word::kSteps);
-    visit_ = {mail.read_alone(Word::kEndBlock) - 1};
-    head_ = mail.read_alone(Word::kHead);
-    first_row_ = mail.read_alone(Word::kStatFirst);
+    block_ = mail.read_alone(Word::kEndBlock) - 1;
+    row_ = static_cast<i64>(mail.read_alone(Word::kHead)) * args_.stat_rows +
+           mail.read_alone(Word::kStatFirst);
     return true;
   }
   __device__ void next_block() {
     parity_ ^= 1;
     --steps_;
-    visit_.next(Smem::mail(tile_));
+    if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) row_ += args_.stat_rows;
   }
 
-  __device__ i64 block_row() const {
-    return static_cast<i64>(head_ + visit_.head) * args_.stat_rows + first_row_ +
-           visit_.block * Config::kBR;
-  }
+  __device__ i64 block_row() const { return row_ + block_ * Config::kBR; }
   __device__ int* semaphore() const {
     return args_.dq_semaphore + block_row() / attn::kSemaphoreRows;
   }
@@ -172,12 +169,10 @@ class SumWriter {
   static __device__ u32 staged(int part) { return Smem::kDq + part * Math::kPassBytes; }
 
   const BackwardKernelArgs& args_;
-  int head_;       // the first of the tile
-  int first_row_;  // of the sequence in a head of dq_sum
+  i64 row_;  // of the sequence of the current head, in dq_sum
   u32 parity_ = 0;
   TileCount tile_;
-  int steps_;
-  Visit visit_;
+  int steps_, block_;
   Share share_;    // in the current block
   bool acquired_;  // its semaphore, by the first poll
 };

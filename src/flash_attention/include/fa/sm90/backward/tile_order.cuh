@@ -133,7 +133,7 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::FunctionSlot<typename Config::Function>,
                 "Function: kScores, kMasks, kSlopes, kListed");
   static_assert(DroppingSlot<typename Config::Dropping, Config>,
-                "Dropping: Of<Config>(args) with begin_head(mail, head), draw(key, query), "
+                "Dropping: Of<Config>(args) with begin_tile(mail), next_head(), draw(key, query), "
                 "drop(p), weights(p), scale_kept(dp)");
   static_assert(DerivativeSlot<typename Config::Derivative, Products<Config>>,
                 "Derivative: Kept<Math> with keep(scores) and keep(pairs), run<Math>(scores, kept, "

@@ -56,24 +56,27 @@ struct Workspace {
 
    public:
     __device__ explicit KeySide(const BackwardKernelArgs& args) : args_(args) {}
+    __device__ void begin_tile(Mailbox mail) {
+      key_ = mail.read(Word::kKeyFirst) + Warpgroup * kWarpgroupRows;
+      head_ = mail.read(Word::kPartHead);
+    }
+    __device__ void next_head() { ++head_; }
 
     template <class Pairs>
-    __device__ void hand_over(const Pairs& ds, Mailbox mail, int head, int block) {
+    __device__ void hand_over(const Pairs& ds, int block) {
       const Panel panel(Smem::kDs + ((ds_.stage * 2 + Warpgroup) * kPanels) * Panel::kBytes);
       if (lane_id() == 0) ptx::bulk_wait_read<Config::kDsStages - 1>();  // this stage was read
       __syncwarp();  // all lanes may write over it
       write_key_rows(ds, panel, Panel::kBytes);
       __syncwarp();  // all lanes have written
-      if (lane_id() == 0) store(panel.address, mail, head, block);
+      if (lane_id() == 0) store(panel.address, block);
       ds_.advance();
     }
 
    private:
-    __device__ void store(u32 panel, Mailbox mail, int head, int block) const {
+    __device__ void store(u32 panel, int block) const {
       const int rows = warp_in_group() * kWarpBytes;
-      const int key = mail.read_alone(Word::kKeyFirst) + Warpgroup * kWarpgroupRows;
-      char* const to = rows + workspace_panel(args_, mail.read_alone(Word::kPartHead) + head, key,
-                                              block * Config::kBR);
+      char* const to = workspace_panel(args_, head_, key_, block * Config::kBR) + rows;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
         ptx::bulk_store(to + p * Panel::kBytes, panel + p * Panel::kBytes + rows, kWarpBytes);
@@ -82,6 +85,8 @@ struct Workspace {
 
     const BackwardKernelArgs& args_;
     Ring<Config::kDsStages> ds_;
+    int key_;   // the first of this warpgroup
+    int head_;  // of q, among those of the part
   };
 };
 

@@ -29,20 +29,23 @@ struct Ordered {
         : maps_(maps), args_(args), bias_gradient_(maps, args) {}
 
     __device__ void run() {
-      while (take_tile<Config>(tile_, steps_, visit_)) {
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        head_ = Smem::mail(tile_).read(Word::kHead);
+        bias_gradient_.begin_tile(Smem::mail(tile_));
         clear_unseen();
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
           Smem::ds_pipeline().wait(ds_);  // dS is written
-          if (leads())
-            bias_gradient_.store(Smem::mail(tile_), ds_.stage, visit_.head,
-                                 visit_.block * Config::kBR);
+          if (leads()) bias_gradient_.store(Smem::mail(tile_), ds_.stage, block_ * Config::kBR);
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) compute(pass);
           ds_.advance();
           parity_ ^= 1;
-          visit_.next(Smem::mail(tile_));
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) {
+            ++head_;
+            bias_gradient_.next_head();
+          }
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
         Smem::key_pipeline().release(0);
@@ -81,8 +84,7 @@ struct Ordered {
         sync_warpgroup(kIndex);  // everybody has read
       }
       const int first = warp_in_group() * kWarpRows;
-      const int row =
-          visit_.block * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
+      const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
       const int column = pass % Math::kColumnPasses * Math::kColumns;
       const Mailbox mail = Smem::mail(tile_);
       stage_rows<typename Config::DType>(sum, args_.softmax_scale, Rows(staged), first);
@@ -90,7 +92,7 @@ struct Ordered {
           Rows(staged), first, mail.read(Word::kQLen) - row, *maps_.dq,
           {{args_.dq, args_.dq_stride, min(args_.d_qk - column, Math::kColumns), column},
            mail.read(Word::kQFirst) + row,
-           mail.read(Word::kHead) + visit_.head,
+           head_,
            mail.read(Word::kQBatch)});
       if (lane_id() == 0) ptx::tma_wait_read();
     }
@@ -101,8 +103,7 @@ struct Ordered {
       if (mail.read(Word::kKeyFirst) > 0) return;
       const int rows = min(mail.read(Word::kFirstBlock) * Config::kBR, mail.read(Word::kQLen));
       const int chunks = args_.d_qk / kChunkElements;
-      const int first_head = mail.read(Word::kHead);
-      for (int head = first_head; head < first_head + mail.read(Word::kHeads); ++head) {
+      for (int head = head_; head < head_ + mail.read(Word::kHeads); ++head) {
         const RowsOf to{{args_.dq, args_.dq_stride, args_.d_qk},
                         mail.read(Word::kQFirst),
                         head,
@@ -122,8 +123,7 @@ struct Ordered {
     Ring<Config::kDsStages> ds_;
     u32 parity_ = 0;
     TileCount tile_;
-    int steps_;
-    Visit visit_;
+    int steps_, block_, head_;
   };
 };
 

@@ -20,21 +20,25 @@ struct OwnWarpgroup {
 
    public:
     __device__ QueryWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
-        : args_(args), bias_gradient_(maps, args) {}
+        : args_(args), place_(args), bias_gradient_(maps, args) {}
 
     __device__ void run() {
-      while (take_tile<Config>(tile_, steps_, visit_)) {
+      while (take_tile<Config>(tile_, steps_, block_)) {
+        place_.begin_tile(Smem::mail(tile_));
+        bias_gradient_.begin_tile(Smem::mail(tile_));
         Smem::key_pipeline().wait(0, tile_.key_parity(), Smem::kKPart);  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
-          const int block = query_block<Config>(visit_.block, Smem::mail(tile_), args_);
+          const int block = query_block<Config>(block_, Smem::mail(tile_), args_);
           Smem::ds_pipeline().wait(ds_);  // dS is written
-          if (leads())
-            bias_gradient_.store(Smem::mail(tile_), ds_.stage, visit_.head, block * Config::kBR);
+          if (leads()) bias_gradient_.store(Smem::mail(tile_), ds_.stage, block * Config::kBR);
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) add(pass, block);
           ds_.advance();
-          visit_.next(Smem::mail(tile_));
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) {
+            place_.next_head();
+            bias_gradient_.next_head();
+          }
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
         Smem::key_pipeline().release(0);
@@ -58,8 +62,7 @@ struct OwnWarpgroup {
       Math::stage(sum, staged);
       sync_warpgroup(kIndex);  // everybody has written
       if (leads()) {
-        float* const sum = sum_of<Config>(Smem::mail(tile_), args_, visit_.head, block);
-        ptx::bulk_add_f32(sum + pass * Math::kPassFloats, staged, Math::kPassBytes);
+        ptx::bulk_add_f32(place_.block(block) + pass * Math::kPassFloats, staged, Math::kPassBytes);
         ptx::tma_commit();
       }
     }
@@ -67,11 +70,11 @@ struct OwnWarpgroup {
     static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
 
     const BackwardKernelArgs& args_;
+    SumPlace<Config> place_;
     typename Config::BiasGradient::template Of<Config> bias_gradient_;
     Ring<Config::kDsStages> ds_;
     TileCount tile_;
-    int steps_;
-    Visit visit_;
+    int steps_, block_;
   };
 };
 
