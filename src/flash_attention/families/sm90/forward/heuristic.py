@@ -38,6 +38,7 @@ FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller o
 ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 SHORT_WINDOW = 256  # keys
+SHORT_DOCUMENT, WIDEST_DOCUMENT = 512, 192  # the longest sequence, and d_head
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 ANY_CONSUMERS = (1, 2, 3)
@@ -58,6 +59,8 @@ def heuristic(
         return f"Hopper kernels have head dimensions up to {max(D_HEADS)}"
     if _has_short_window(problem):
         config = _side_by_side(config)
+    if _has_short_documents(problem):
+        config = replace(_side_by_side(config), prefetch_q=False)
     if problem.page_keys:
         config = _for_pages(config, problem.page_keys)
         if WARP_ROWS % max(problem.heads_per_kv, 1):  # for heads that share tiles
@@ -291,9 +294,17 @@ def _has_short_window(problem: Problem) -> bool:
     return plain and problem.page_keys > 0 and hopper_d_head(problem) <= 64
 
 
+def _has_short_documents(problem: Problem) -> bool:
+    """Whether packed sequences are so short that higher tiles would have many rows of nobody."""
+    if problem.total_q is None or max(problem.seq_q, problem.seq_k) > SHORT_DOCUMENT:
+        return False
+    plain = not (problem.kv_8_bit or problem.page_keys) and problem.program is None
+    return plain and hopper_d_head(problem) <= WIDEST_DOCUMENT
+
+
 def _side_by_side(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig:
-    """Return the config with tiles of one warpgroup, of which a multiprocessor has two: one
-    computes while the other waits."""
+    """Return the config with tiles of one warpgroup, of which a multiprocessor has two if they are
+    narrow: one computes while the other waits."""
     return replace(
         config,
         consumers=1,

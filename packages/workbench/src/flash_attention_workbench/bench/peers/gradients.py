@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention.call.backward_call import Gradients
 from flash_attention.errors import UnsupportedError
-from flash_attention_workbench.bench.gradient_case import GradientCase, poison
+from flash_attention_workbench.bench.gradient_case import Forward, GradientCase, poison
 from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.peers.fa3 import (
     FA3,
@@ -105,8 +105,7 @@ def _flash_attention_3(
     if deterministic and case.point.d_head == NO_DETERMINISTIC_D:
         raise UnsupportedError(f"it has no deterministic mode at d_head {NO_DETERMINISTIC_D}")
     if of.measured is Measured.TRAINING:
-        forward = partial(_Fa3.apply, operators, of, deterministic)
-        return of.recorded(name, lambda q, k, v: forward(q, k, v))
+        return of.recorded(name, fa3_attention(library, of, deterministic))
     gradients = Gradients(*(torch.empty_like(t) for t in (case.q, case.k, case.v)))
     tensors = (of.do, case.q, case.k, case.v, of.out, of.lse)
     arguments = fa3_backward_arguments(of, tensors, gradients, deterministic)
@@ -116,6 +115,12 @@ def _flash_attention_3(
         return gradients
 
     return Contender(name, run, poison=lambda: poison(gradients))
+
+
+def fa3_attention(library: Path | None, of: GradientCase, deterministic: bool = False) -> Forward:
+    """Return upstream's operators for a case as a function that autograd records."""
+    forward = partial(_Fa3.apply, load_fa3(fa3_path(library)), of, deterministic)
+    return lambda q, k, v: forward(q, k, v)
 
 
 class _Fa3(torch.autograd.Function):
