@@ -27,14 +27,13 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-FEW_TILES, FEW_KEYS_OF_FEW_TILES = 132, 512  # one for each multiprocessor: nothing hides the turns
-FEW_SHARED_KEYS = (
-    256  # where heads of q share a head of k: tiles that walk several heads wait longer
-)
+FEW_TILES, FEW_KEYS_OF_FEW_TILES = 264, 512  # two for each multiprocessor hide no turns
+FEW_SHARED_KEYS = 256  # where tiles walk several heads, which wait for each other longer
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
 ENOUGH_TILES = 264  # twice the multiprocessors of an H200
+LONG_KEYS, LONG_HEADS = 8192, 2  # grouped heads side by side whose queries L2 holds
 SHORT_KEYS = 3072
 SHORT_HEADS = {64: 16, 96: 32}  # side by side up to so many keys, by d_head
 MOST_HEADS = 64  # side by side, so that few kernels serve all lengths
@@ -122,9 +121,11 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
-    if _num_tiles(problem) <= FEW_TILES:
-        few = min(few, FEW_KEYS_OF_FEW_TILES)
+    few = FEW_KEYS
+    if not (problem.causal and problem.total_k is not None):  # their tiles are short
+        few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
+        if _num_tiles(problem) <= FEW_TILES:
+            few = min(few, FEW_KEYS_OF_FEW_TILES)
     short = problem.seq_k <= few and d_head > 32 and not problem.has_mask_function
     if problem.deterministic or short:
         return QueryGradient.ORDERED
@@ -151,10 +152,13 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
 def _heads_of_enough_tiles(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
     that the long ones of others leave. Without grouped heads all tiles are short enough, but those
-    of short sequences add to the same rows of dQ less often if they are of many heads."""
+    of short sequences add to the same rows of dQ less often if they are of many heads. Long tiles
+    of grouped heads drift apart, and the fewer heads there are, the more of their rows L2 holds."""
     heads = GROUP_HEADS
     if problem.heads_per_kv == 1 and problem.seq_k <= SHORT_KEYS and _is_uneven(problem):
         heads = SHORT_HEADS.get(d_head, heads)
+    if problem.heads_per_kv > 1 and problem.seq_k >= LONG_KEYS:
+        return LONG_HEADS
     if problem.heads_per_kv > 1:
         while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
             heads *= 2
