@@ -22,11 +22,13 @@ from benchmarks.render.gradients import (
     CURVES,
     CURVES_PLOT,
     GRADIENT_PROBLEMS,
+    LLAMA,
     curves_block,
     curves_figure,
     gradient_problems_block,
     gradients_block,
     is_gradients,
+    llama_block,
 )
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
 from benchmarks.render.inference import FP8, MLA, fp8_block, mla_block
@@ -84,6 +86,7 @@ DOCUMENTS = (
     ("docs/backward.md", "h200_backward_random_bf16.json"),
     ("docs/backward.md", "h200_backward_seed_fp16.json"),
     ("docs/backward.md", "h200_backward_varlen_bf16.json"),
+    ("docs/backward.md", "h200_llama.json"),
     ("docs/backward.md", "h200_random_gradients.json"),
     ("docs/backward.md", "h200_training_bf16.json"),
     ("docs/backward.md", "h200_training_curves.json"),
@@ -270,6 +273,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         )
     if "failures" in record:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
+    if "tokens" in record:
+        return replace_block(text, LLAMA, llama_block(record, _where(record)))
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
     if record.get("grid") == FUNCTIONS:

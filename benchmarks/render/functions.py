@@ -77,13 +77,16 @@ def _joined(ratios: Iterable[float | None]) -> str:
 
 
 def _notes(rows: Iterable[FunctionRow]) -> Iterator[str]:
+    refused: dict[str, list[str]] = {}  # the problems, by why
     for row in rows:
         if row.note:
             yield f"{KINDS[row.function].words}: {row.note}."
         if FLEX in row.refused:
-            what = f"{KINDS[row.function].words}, d {row.d}, {row.seq:,} rows"
-            why = row.refused[FLEX].partition(". ")[0]
-            yield f"No {NAMES[FLEX]} for {what}, {row.measured.lower()}: {why}."
+            why = row.refused[FLEX].partition(", and the bias has")[0].partition(". ")[0]
+            what = f"{KINDS[row.function].words} at d {row.d} with {row.seq:,} rows"
+            refused.setdefault(why, []).append(what)
+    for why, problems in refused.items():
+        yield f"No {NAMES[FLEX]} for {', '.join(dict.fromkeys(problems))}: {why}."
 
 
 def _plans(stored: FunctionsRecord) -> list[str]:

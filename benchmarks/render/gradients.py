@@ -17,7 +17,7 @@ from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_summary import NAMES
 
-CURVES, GRADIENT_PROBLEMS = "training-curves", "random-gradients"
+CURVES, GRADIENT_PROBLEMS, LLAMA = "training-curves", "random-gradients", "llama"
 CURVES_PLOT = "training.png"  # beside the document
 
 
@@ -83,6 +83,29 @@ def curves_block(record: Mapping[str, Any], where: str) -> str:
     told = "The loss by step of runs with each attention, and how far each is from the mean of all"
     image = f"![{told}]({CURVES_PLOT})"
     return wrap(CURVES, (setting, "", *table(header, lines, left=1), "", image))
+
+
+def llama_block(record: Mapping[str, Any], where: str) -> str:
+    """What benchmarks/llama.py found."""
+    names = {"fa_jit": "ours", "sdpa": "torch's SDPA", "fa3_operators": "FA3's operators"}
+    lines = [
+        [
+            f"{row['batch']} x {row['length']:,}",
+            *(f"{row['ms'][name]:.1f}" for name in names),
+            *(f"{row['ms'][name] / row['ms']['fa_jit']:.3f}" for name in list(names)[1:]),
+            f"{max(row['losses'].values()) - min(row['losses'].values()):.0e}",
+        ]
+        for row in record["rows"]
+    ]
+    header = ["tokens", *(f"{name}, ms" for name in names.values())]
+    header += [*(f"of {name}" for name in list(names.values())[1:]), "losses apart"]
+    setting = (
+        f"{where}. A step is a forward and a backward pass of {record['tokens']:,} tokens. Times"
+        " are medians of interleaved steps, and ratios the time of the other as a multiple of ours."
+        " The losses of the first step are those of all contenders, and of eager attention where"
+        " it has the memory."
+    )
+    return wrap(LLAMA, (setting, "", *table(header, lines, left=1)))
 
 
 def curves_figure(record: Mapping[str, Any]) -> Figure:

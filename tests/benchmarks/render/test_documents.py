@@ -188,7 +188,7 @@ def test_the_overview_has_a_line_for_every_workload() -> None:
     lines = [line for line in block.splitlines() if line.startswith("| ")][2:]
     assert len(lines) == len(WORKLOADS)
     assert all(line.endswith("| vLLM's | 01234567 | 2 | 1.00 | 0.50 to 2.00 |") for line in lines)
-    assert "| upstream's | e99bba11 | 36 |" in overview_block(read_folder(RESULTS))
+    assert "| upstream's | e43c4413 | 36 |" in overview_block(read_folder(RESULTS))
 
 
 def test_every_shown_measurement_says_where_it_was_made_and_beside_whose_fa3() -> None:

@@ -59,7 +59,7 @@ def test_every_number_of_the_tables(tmp_path: Path) -> None:
         "Geometric means, forward: 1.250 of the built-in kernel's time (at most 1.250),"
         " 2.45 times as fast as flex (at least 2.00)."
     ) in text
-    assert "No flex_attention for prefix LM, d 64, 1,024 rows, forward: no memory." in text
+    assert "No flex_attention for prefix LM at d 64 with 1,024 rows: no memory." in text
     for fact in ("NVIDIA H200", "driver 580", "commit 0123456789ab", "L2 cold", "medians of 11"):
         assert fact in text
     assert text.startswith("# before\n")

@@ -25,6 +25,7 @@ PROBLEM = BackwardProblem(
 )
 NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
+PACKED = {"total_q": 7200, "total_k": 7200}
 ADDED = {"order": "dynamic_16"}
 ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_16", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
@@ -58,6 +59,12 @@ def problem(d_head: int) -> BackwardProblem:
         ({**OWN_HEADS, **SHORT_96, "seq_k": 3073}, {**MANY_96, "order": "dynamic_8"}),
         ({**OWN_HEADS, **SHORT_96, "total_q": 3000, "total_k": 3000}, {**MANY_96, "stages": 2}),
         ({"seq_k": 256}, ORDERED),
+        ({"seq_k": 8191}, OTHER),
+        ({"seq_k": 8192}, {"order": "dynamic_2"}),
+        ({**PACKED, "seq_k": 800, "causal": True}, ORDERED),
+        ({**PACKED, "seq_k": 800}, {"order": "dynamic_64"}),
+        ({**PACKED, **OWN_HEADS, "batch": 6, "seq_k": 800}, OTHER),  # 248 tiles
+        ({**PACKED, **OWN_HEADS, "batch": 12, "total_k": 8000, "seq_k": 800}, ORDERED_32),
         (LONG, ADDED),
         ({**LONG, "causal": True}, ADDED),
         ({**LONG, "window": (5, 5)}, ADDED),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.compile import ENTRY, compile_kernel
@@ -212,6 +213,14 @@ def test_configs_that_suit_a_problem(change: dict[str, Any], causal: bool, suits
     assert SM90.suits(config, problem) == suits
     if config.consumers == 1:
         assert not SM90.suits(config, replace(problem, seq_q=SHORT + 1))
+
+
+def test_a_neighbours_tile_height_is_not_carried_over_where_waves_are_counted() -> None:
+    narrow = replace(PROBLEM, d_head=64, d_v=64, batch=3, heads=12, heads_k=12, causal=False)
+    for seq, d_head, two, three in ((3788, 64, False, True), (3788, 128, True, True)):
+        problem = replace(narrow, seq_q=seq, seq_k=seq, d_head=d_head, d_v=d_head)
+        of = [replace(HOPPER, d_head=d_head, consumers=n, B_c=64) for n in (2, 3)]
+        assert [SM90.reaches(config, problem, ARCHES["sm_90"]) for config in of] == [two, three]
 
 
 def test_the_size_of_a_group_goes_with_the_problem() -> None:

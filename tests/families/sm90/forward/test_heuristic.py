@@ -134,10 +134,18 @@ def test_masks_get_the_tiles_by_length() -> None:
         assert chosen(replace(PROBLEM, **mask)).tile_order is TileOrder.DYNAMIC
 
 
-def test_packed_entries_of_any_length_have_one_config() -> None:
+def test_packed_entries_of_any_length_have_one_config_if_they_are_not_short() -> None:
     for mask in MASKS:
         problem = replace(PACKED, **mask)
-        assert len({chosen(replace(problem, seq_k=n)) for n in (512, 4096, 65536)}) == 1
+        assert len({chosen(replace(problem, seq_k=n)) for n in (513, 4096, 65536)}) == 1
+
+
+def test_short_documents_have_tiles_of_one_warpgroup() -> None:
+    for mask in MASKS:
+        problem = replace(PACKED, **mask, seq_q=512)
+        assert [chosen(replace(problem, seq_k=n)).consumers for n in (1, 512)] == [1, 1]
+        assert chosen(replace(problem, seq_k=513)).consumers > 1
+        assert chosen(replace(problem, seq_k=512, d_head=256, d_v=256)).consumers == 2
 
 
 @pytest.mark.parametrize("d_head", D_HEADS)

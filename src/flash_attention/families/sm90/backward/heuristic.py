@@ -27,7 +27,8 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-FEW_TILES, FEW_KEYS_OF_FEW_TILES = 264, 512  # two for each multiprocessor hide no turns
+FEW_TILES, FEW_KEYS_OF_FEW_TILES = 132, 512  # one for each multiprocessor: nothing hides the turns
+FEW_PACKED_TILES = 264  # which differ in length
 FEW_SHARED_KEYS = 256  # where tiles walk several heads, which wait for each other longer
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
@@ -124,7 +125,8 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     few = FEW_KEYS
     if not (problem.causal and problem.total_k is not None):  # their tiles are short
         few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
-        if _num_tiles(problem) <= FEW_TILES:
+        few_tiles = FEW_TILES if problem.total_k is None else FEW_PACKED_TILES
+        if _num_tiles(problem) <= few_tiles:
             few = min(few, FEW_KEYS_OF_FEW_TILES)
     short = problem.seq_k <= few and d_head > 32 and not problem.has_mask_function
     if problem.deterministic or short:
