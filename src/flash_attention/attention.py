@@ -17,6 +17,7 @@ from flash_attention.autograd import (
     compute_traced,
     run_recorded,
 )
+from flash_attention.call.built_in import with_built_in_mask
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.dropout import draw_rng_state
 from flash_attention.call.function import Function
@@ -145,6 +146,8 @@ def attention(
     except TypeError:
         check_keywords("attention", keywords)
         raise
+    if call.function is not None:
+        call = with_built_in_mask(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:
@@ -267,7 +270,7 @@ def read_arguments(
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
-    call = call_of(function, q, k, v, out, own)
+    call = with_built_in_mask(call_of(function, q, k, v, out, own))
     if type(call.dropout_p) is not float or call.dropout_p:
         call = with_rng_state(call, config, bool(validate))
     return call, config, bool(validate), backward

@@ -18,7 +18,7 @@ from flash_attention.call.call import DESCALES, Call
 from tests.devices import HOPPER_DEVICES
 
 pytestmark = pytest.mark.usefixtures("no_compile")
-CAUSAL = Function(mask=masks.causal())
+PREFIX = Function(mask=masks.prefix_lm(8))
 
 # What type checkers would refuse, too.
 attention: Any = flash_attention.attention
@@ -72,7 +72,7 @@ def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="neither score nor mask"):
         Function()
     with pytest.raises(UnsupportedError, match="beside score or mask; leave one of them out"):
-        attention(q, k, v, mask=masks.causal(), function=CAUSAL)
+        attention(q, k, v, mask=masks.causal(), function=PREFIX)
 
 
 def test_captured_tensors_on_another_device_are_refused_and_share_no_plan() -> None:
@@ -110,7 +110,7 @@ BESIDE: dict[str, tuple[dict[str, Any], str]] = {
 def test_options_that_no_kernel_with_a_function_has_are_refused(option: str) -> None:
     more, words = BESIDE[option]
     with pytest.raises(UnsupportedError, match=words):
-        attention(*tensors(), function=CAUSAL, **more)
+        attention(*tensors(), function=PREFIX, **more)
 
 
 def test_what_no_kernel_computes_with_a_function_is_refused(
@@ -119,18 +119,18 @@ def test_what_no_kernel_computes_with_a_function_is_refused(
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_90")
     q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors())
     with pytest.raises(UnsupportedError, match="have no functions with k and v of 8 bits"):
-        attention(q, k, v, function=CAUSAL, **dict.fromkeys(DESCALES, torch.ones(1)))
+        attention(q, k, v, function=PREFIX, **dict.fromkeys(DESCALES, torch.ones(1)))
     with pytest.raises(UnsupportedError, match="kernels have head dimensions up to 256"):
-        attention(*tensors(320), function=CAUSAL)
+        attention(*tensors(320), function=PREFIX)
     wide = tensors(512, torch.bfloat16)
     with pytest.raises(UnsupportedError, match="HopperWideKernelConfig kernels have no functions"):
-        forward("hopper_wide(BF16, 512, 512): lazy_8", *wide, function=CAUSAL)
+        forward("hopper_wide(BF16, 512, 512): lazy_8", *wide, function=PREFIX)
 
 
 def test_older_gpus_have_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_80")
     q, k, v = (t.requires_grad_() for t in tensors())
-    attention(q, k, v, function=CAUSAL).sum().backward()
+    attention(q, k, v, function=PREFIX).sum().backward()
     assert q.grad is not None
 
 

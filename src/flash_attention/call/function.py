@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.program.bias import Bias, bias_load, bias_of
+from flash_attention.program.built_in import BuiltInMask, built_in_mask, without_mask
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import Sum
 from flash_attention.program.nodes import FLOAT, INT, Program, Type, read_program
@@ -112,6 +113,18 @@ class Function:
         if not any([tensor.requires_grad for tensor in self.tensors]):
             return False
         return torch.compiler.is_dynamo_compiling() or bool(self.trained())
+
+    @cached_property
+    def built_in_mask(self) -> BuiltInMask | None:
+        """The built-in mask that the mask function describes, if it describes one."""
+        return built_in_mask(self.traced)
+
+    @cached_property
+    def score_alone(self) -> Function | None:
+        """The function without its mask, or None if there is no score function."""
+        if self.program.score is None:
+            return None
+        return Function.of(without_mask(self.traced))
 
     @cached_property
     def devices(self) -> tuple[torch.device, ...]:

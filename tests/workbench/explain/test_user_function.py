@@ -31,7 +31,7 @@ def shown(function: Function, q_len: int, k_len: int) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
-@pytest.mark.parametrize("mask", [masks.causal(), masks.window(70, 40)], ids=["causal", "window"])
+@pytest.mark.parametrize("mask", [masks.causal(20), masks.window(70, 40)], ids=["offset", "window"])
 def test_the_tiles_are_those_of_the_mask(mask: masks.Mask, causal: bool) -> None:
     report = explained(k_len=QUERIES, mask=mask, causal=causal)
     seen = shown(Function(mask=mask), QUERIES, QUERIES)
@@ -82,13 +82,19 @@ def test_a_mask_of_heads_is_that_of_the_first_and_its_work_is_a_bound() -> None:
     assert explained().function is None
 
 
+def test_a_mask_that_is_built_in_is_explained_as_such() -> None:
+    report = explained(k_len=QUERIES, mask=masks.causal())
+    assert report.function is None
+    assert report.problem.causal
+
+
 def test_tiles_of_decoding_have_the_queries_of_grouped_heads() -> None:
     """Eight heads share a tile of 64 rows: 8 queries, at the last of 1024 keys. If the mask differs
     between them, it leaves no block out."""
     q = torch.zeros(2, 8, 16, 64, dtype=torch.bfloat16)
     k = torch.zeros(2, 1024, 2, 64, dtype=torch.bfloat16)
     used = torch.tensor([1024, 1024], dtype=torch.int32)
-    report = explain(q, k, k, seqused_k=used, mask=masks.window(55, 0), arch="sm_90")
+    report = explain(q, k, k, seqused_k=used, mask=masks.window(55, None), arch="sm_90")
     assert report.function is not None
     assert report.function.tiles is not None
     assert str(report.function.tiles) == "94 % empty, 0 % full, 6 % partial"
