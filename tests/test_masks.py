@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pickle import dumps, loads
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,10 @@ def ancestors(node: int) -> set[int]:
 
 def near(q: int, k: int) -> bool:
     return abs(q // 6 - k // 6) <= 1 and abs(q % 6 - k % 6) <= 1
+
+
+def not_four(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return k != 4
 
 
 CASES: list[tuple[Any, Callable[[int, int, int], bool]]] = [
@@ -66,13 +71,17 @@ CASES: list[tuple[Any, Callable[[int, int, int], bool]]] = [
     (masks.documents(IDS) & masks.causal(), lambda b, q, k: k <= q and bool(IDS[q] == IDS[k])),
     (masks.dilated(4) | masks.window(2, 0), lambda b, q, k: (q - k) % 4 == 0 or 0 <= q - k <= 2),
     (~masks.window(3, 3), lambda b, q, k: abs(q - k) > 3),
-    (masks.causal() & (lambda b, h, q, k: k != 4), lambda b, q, k: k <= q and k != 4),
-    ((lambda b, h, q, k: k == 4) | masks.causal(), lambda b, q, k: k <= q or k == 4),
+    (masks.causal() & not_four, lambda b, q, k: k <= q and k != 4),
+    (not_four | masks.causal(), lambda b, q, k: k <= q or k != 4),
 ]
 
 
+@pytest.mark.parametrize("again", [lambda mask: mask, lambda mask: loads(dumps(mask))])
 @pytest.mark.parametrize(("mask", "wanted"), CASES)
-def test_masks(mask: Any, wanted: Callable[[int, int, int], bool]) -> None:
+def test_masks_and_their_pickled_copies(
+    mask: Any, wanted: Callable[[int, int, int], bool], again: Callable[[Any], Any]
+) -> None:
+    mask = again(mask)
     seen = see(trace_mask(mask), grid(BATCH, 1, SEQ, SEQ))[:, 0]
     for b in range(BATCH):
         rows = [[bool(wanted(b, q, k)) for k in range(SEQ)] for q in range(SEQ)]

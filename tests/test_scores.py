@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pickle import dumps, loads
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,11 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 def changed(function: scores.ScoreFunction) -> torch.Tensor:
-    return change_score(trace_score(function), SCORE, grid(*SHAPE))
+    """The scores that a function changes, as one that was pickled does."""
+    found = change_score(trace_score(function), SCORE, grid(*SHAPE))
+    again = change_score(trace_score(loads(dumps(function))), SCORE, grid(*SHAPE))
+    assert torch.equal(again, found)
+    return found
 
 
 def test_alibi() -> None:

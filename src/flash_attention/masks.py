@@ -19,28 +19,42 @@ _INTEGERS = (torch.int32, torch.int64)
 
 
 class Mask:
-    """A mask function that combines with others by &, | and ~."""
+    """A mask function that combines with others by &, | and ~. What it captures are its first
+    arguments, so that functions of modules make masks that pickle."""
 
-    def __init__(self, function: MaskFunction) -> None:
+    def __init__(self, function: Callable[..., Any], *captured: Any) -> None:
         self._function = function
+        self._captured = captured
 
     def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
         """Whether the query sees the key."""
-        return self._function(batch, head, query, key)
+        return self._function(*self._captured, batch, head, query, key)
 
     def __and__(self, other: MaskFunction) -> Mask:
         _check_function(other)
-        return Mask(lambda *at: self(*at) & other(*at))
+        return Mask(_both, self, other)
 
     def __or__(self, other: MaskFunction) -> Mask:
         _check_function(other)
-        return Mask(lambda *at: self(*at) | other(*at))
+        return Mask(_either, self, other)
 
     def __invert__(self) -> Mask:
-        return Mask(lambda *at: ~self(*at))
+        return Mask(_other, self)
 
     __rand__ = __and__
     __ror__ = __or__
+
+
+def _both(one: MaskFunction, other: MaskFunction, *at: Any) -> Any:
+    return one(*at) & other(*at)
+
+
+def _either(one: MaskFunction, other: MaskFunction, *at: Any) -> Any:
+    return one(*at) | other(*at)
+
+
+def _other(one: MaskFunction, *at: Any) -> Any:
+    return ~one(*at)
 
 
 def _check_function(other: object) -> None:
@@ -52,9 +66,15 @@ def _check_function(other: object) -> None:
 
 def causal(offset: int = 0) -> Mask:
     """A query sees its own key, those before it, and `offset` keys after it."""
-    if offset == 0:
-        return Mask(lambda batch, head, query, key: key <= query)
-    return Mask(lambda batch, head, query, key: key - query <= offset)
+    return Mask(_not_after) if offset == 0 else Mask(_not_far_after, offset)
+
+
+def _not_after(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return key <= query
+
+
+def _not_far_after(offset: int, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return key - query <= offset
 
 
 def window(left: int | None, right: int | None) -> Mask:
@@ -68,8 +88,12 @@ def window(left: int | None, right: int | None) -> Mask:
         raise UnsupportedError("left and right are None; a window has at least one limit")
     if left is None:
         return causal(right or 0)
-    before = Mask(lambda batch, head, query, key: query - key <= left)
+    before = Mask(_not_far_before, left)
     return before if right is None else before & causal(right)
+
+
+def _not_far_before(left: int, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return query - key <= left
 
 
 def prefix_lm(prefix: int | Tensor) -> Mask:
@@ -77,9 +101,17 @@ def prefix_lm(prefix: int | Tensor) -> Mask:
     every batch entry."""
     if isinstance(prefix, Tensor):
         _check(prefix, "prefix", 1)
-        return causal() | (lambda batch, head, query, key: key < prefix[batch])
+        return causal() | Mask(_in_prefix_of_batch, prefix)
     _check_count(prefix, "prefix")
-    return causal() | (lambda batch, head, query, key: key < prefix)
+    return causal() | Mask(_in_prefix, prefix)
+
+
+def _in_prefix_of_batch(prefix: Tensor, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return key < prefix[batch]
+
+
+def _in_prefix(prefix: int, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return key < prefix
 
 
 def documents(ids: Tensor | None = None, *, lengths: Sequence[int] | Tensor | None = None) -> Mask:
@@ -95,29 +127,34 @@ def documents(ids: Tensor | None = None, *, lengths: Sequence[int] | Tensor | No
         _check(counts, "lengths", 1)
         numbers = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
         ids = numbers.repeat_interleave(counts)
-    return _same(ids, "ids")
+    _check(ids, "ids", 1, 2)
+    return Mask(_same, ids)
 
 
-def _same(ids: Tensor, name: str) -> Mask:
-    _check(ids, name, 1, 2)
-    if ids.ndim == 1:
-        return Mask(lambda batch, head, query, key: ids[query] == ids[key])
-    return Mask(lambda batch, head, query, key: ids[batch, query] == ids[batch, key])
+def _same(ids: Tensor, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return _at(ids, batch, query) == _at(ids, batch, key)
+
+
+def _at(ids: Tensor, batch: Any, place: Any) -> Any:
+    return ids[place] if ids.ndim == 1 else ids[batch, place]
 
 
 def sink_window(sinks: int, left: int) -> Mask:
     """A query sees its own key, the `left` keys before it, and the first `sinks` keys; none after
     its own."""
     _check_count(sinks, "sinks")
-    first = Mask(lambda batch, head, query, key: key < sinks)
-    return causal() & (first | window(left, None))
+    return causal() & (Mask(_in_prefix, sinks) | window(left, None))
 
 
 def dilated(step: int) -> Mask:
     """A query sees every key whose distance is a multiple of `step`."""
     if step < 1:
         raise UnsupportedError(f"step is {step}; it must be 1 or more")
-    return Mask(lambda batch, head, query, key: (query - key) % step == 0)
+    return Mask(_in_steps, step)
+
+
+def _in_steps(step: int, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return (query - key) % step == 0
 
 
 def neighbourhood(width: int, radius: int) -> Mask:
@@ -127,12 +164,12 @@ def neighbourhood(width: int, radius: int) -> Mask:
         raise UnsupportedError(
             f"width is {width} and radius {radius}; the width is 1 or more, the radius 0 or more"
         )
+    return Mask(_near, width, radius)
 
-    def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        rows = (query // width - key // width).abs() <= radius
-        return rows & ((query % width - key % width).abs() <= radius)
 
-    return Mask(near)
+def _near(width: int, radius: int, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    rows = (query // width - key // width).abs() <= radius
+    return rows & ((query % width - key % width).abs() <= radius)
 
 
 def image_prefix(images: Tensor) -> Mask:
@@ -140,12 +177,12 @@ def image_prefix(images: Tensor) -> Mask:
 
     - `images`: the image of every position, as [seq] or [batch, seq]; negative for text.
     """
-    same = _same(images, "images")
-    if images.ndim == 1:
-        pictures = Mask(lambda batch, head, query, key: images[query] >= 0)
-    else:
-        pictures = Mask(lambda batch, head, query, key: images[batch, query] >= 0)
-    return causal() | (same & pictures)
+    _check(images, "images", 1, 2)
+    return causal() | (Mask(_same, images) & Mask(_is_picture, images))
+
+
+def _is_picture(images: Tensor, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return _at(images, batch, query) >= 0
 
 
 def tree(parents: Sequence[int] | Tensor, *, prefix: int = 0, cached: Tensor | None = None) -> Mask:
@@ -171,18 +208,27 @@ def tree(parents: Sequence[int] | Tensor, *, prefix: int = 0, cached: Tensor | N
             )
     device = parents.device if isinstance(parents, Tensor) else None
     enter, leave = (torch.tensor(each, dtype=torch.int32, device=device) for each in _tour(given))
-
-    def descends(query: Any, node: Any) -> Any:
-        return (enter[node] <= enter[query]) & (enter[query] < leave[node])
-
-    def after(before: Any, query: Any, key: Any) -> Any:
-        return (key < before) | descends(query, torch.clamp(key - before, min=0))
-
     if cached is not None:
-        return Mask(lambda b, h, query, key: after(cached[b], query - cached[b], key))
-    if prefix == 0:
-        return Mask(lambda b, h, query, key: descends(query, key))
-    return Mask(lambda b, h, query, key: after(prefix, query, key))
+        return Mask(_in_cached_tree, enter, leave, cached)
+    return Mask(_in_tree, enter, leave, prefix) if prefix else Mask(_in_branch, enter, leave)
+
+
+def _in_branch(enter: Tensor, leave: Tensor, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return (enter[key] <= enter[query]) & (enter[query] < leave[key])
+
+
+def _in_tree(
+    enter: Tensor, leave: Tensor, before: Any, batch: Any, head: Any, query: Any, key: Any
+) -> Any:
+    node = torch.clamp(key - before, min=0)
+    return (key < before) | _in_branch(enter, leave, batch, head, query, node)
+
+
+def _in_cached_tree(
+    enter: Tensor, leave: Tensor, cached: Tensor, batch: Any, head: Any, query: Any, key: Any
+) -> Any:
+    before = cached[batch]
+    return _in_tree(enter, leave, before, batch, head, query - before, key)
 
 
 def _tour(parents: list[int]) -> tuple[list[int], list[int]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,12 +24,12 @@ def alibi(slopes: Tensor) -> ScoreFunction:
     - `slopes`: as [heads] or [batch, heads]; those of the paper are `alibi_slopes(heads)`.
     """
     _check(slopes, "slopes", 1, 2)
+    return partial(_alibi, slopes)
 
-    def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        slope = slopes[head] if slopes.ndim == 1 else slopes[batch, head]
-        return score - slope * (query - key).abs()
 
-    return change
+def _alibi(slopes: Tensor, score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    slope = slopes[head] if slopes.ndim == 1 else slopes[batch, head]
+    return score - slope * (query - key).abs()
 
 
 def alibi_slopes(heads: int, device: torch.device | str | None = None) -> Tensor:
@@ -54,12 +55,13 @@ def relative_bias(table: Tensor) -> ScoreFunction:
             f"table has {table.shape[1]} columns; an odd number is needed, with the distance 0 in"
             " the middle"
         )
-    reach = table.shape[1] // 2
+    return partial(_relative_bias, table, table.shape[1] // 2)
 
-    def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return score + table[head, torch.clamp(key - query, -reach, reach) + reach]
 
-    return change
+def _relative_bias(
+    table: Tensor, reach: int, score: Any, batch: Any, head: Any, query: Any, key: Any
+) -> Any:
+    return score + table[head, torch.clamp(key - query, -reach, reach) + reach]
 
 
 def additive_bias(bias: Tensor) -> ScoreFunction:
@@ -69,20 +71,24 @@ def additive_bias(bias: Tensor) -> ScoreFunction:
       dimension of size 1 stands for all.
     """
     _check(bias, "bias", 2, 3, 4)
+    return partial(_additive_bias, bias)
 
-    def change(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        at = (batch, head, query, key)[-bias.ndim :]
-        sizes = zip(at, bias.shape, strict=True)
-        return score + bias[tuple(index if size > 1 else 0 for index, size in sizes)]
 
-    return change
+def _additive_bias(bias: Tensor, score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    at = (batch, head, query, key)[-bias.ndim :]
+    sizes = zip(at, bias.shape, strict=True)
+    return score + bias[tuple(index if size > 1 else 0 for index, size in sizes)]
 
 
 def softcap(cap: float) -> ScoreFunction:
     """Scores are kept between -cap and cap by cap * tanh(score / cap)."""
     if not 0 < cap < math.inf:
         raise UnsupportedError(f"cap is {cap}; it must be positive and finite")
-    return lambda score, batch, head, query, key: cap * torch.tanh(score / cap)
+    return partial(_softcap, cap)
+
+
+def _softcap(cap: float, score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return cap * torch.tanh(score / cap)
 
 
 def _check(tensor: Tensor, name: str, *dimensions: int) -> None:

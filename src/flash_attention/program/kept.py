@@ -73,7 +73,8 @@ class Reads:
         if kind is FunctionType:
             return self._function(value, depth + 1)
         if kind is Mask:
-            return kind, self._value(value._function, depth)
+            captured = [self._value(each, depth + 1) for each in value._captured]
+            return kind, self._value(value._function, depth), *captured
         if kind is tuple or kind is list:
             return kind, *[self._value(each, depth + 1) for each in value]
         if kind is partial:
