@@ -12,6 +12,7 @@ from torch import Tensor
 from flash_attention import Function, attention, masks, scores
 from flash_attention.call.built_in import with_built_in_mask
 from flash_attention.call.call import Call
+from flash_attention.errors import UnsupportedError
 
 SLOPES = torch.tensor([0.5, 0.25])
 STARTS = torch.tensor([0, 5, 9], dtype=torch.int32)
@@ -85,6 +86,17 @@ def test_results_and_gradients_are_those_of_the_built_in_mask(
         assert torch.equal(one, other)
 
 
-def test_what_is_no_tensor_is_left_to_the_checks() -> None:
-    with pytest.raises(Exception, match="q is"):
-        attention("q", rows(1, 9), rows(1, 9), mask=masks.causal())  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("q", "more", "words"),
+    [
+        ("q", {}, "q is a str; pass a torch.Tensor"),
+        (torch.nested.nested_tensor([rows(3), rows(4)]), {}, "q is a nested tensor"),
+        (rows(1, 9), {"causal": "no"}, "causal is 'no'; pass True or False"),
+        (rows(1, 9), {"causal": torch.ones(9, 9)}, "causal is a Tensor; pass True or False"),
+    ],
+)
+def test_what_is_refused_without_a_mask_is_refused_with_one(
+    q: Any, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        attention(q, rows(1, 9) if isinstance(q, str) else q, q, mask=masks.causal(), **more)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.function import Function
+from flash_attention.call.options import check_switch
 
 
 def with_built_in_mask(call: Call) -> Call:
@@ -20,6 +21,7 @@ def with_built_in_mask(call: Call) -> Call:
     if mask is None or not _is_aligned(call, function):
         return call
     if mask.left is None:
+        check_switch("causal", call.causal)
         return call._replace(function=function.score_alone, causal=True)
     if call.window is not None:
         return call
@@ -36,4 +38,6 @@ def _is_aligned(call: Call, function: Function) -> bool:
         return call.cu_seqlens_q is call.cu_seqlens_k and function.program.score is None
     q, k = call.q, call.k
     dense = isinstance(q, Tensor) and isinstance(k, Tensor) and q.ndim == k.ndim == 4
-    return dense and q.shape[1] == k.shape[1]
+    if not dense or q.is_nested or k.is_nested:
+        return False
+    return q.shape[1] == k.shape[1]
