@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,6 +55,18 @@ def test_torch_reader_names_a_division_by_zero(operation: Callable[[Any, Any], A
     traced = trace(mask=lambda b, h, q, k: torch.where(q > 0, operation(k, q) == 0, q == 0))
     with pytest.raises(ZeroDivisionError, match="divides an integer by 0"):
         see(traced, grid(*SHAPE))
+
+
+@pytest.mark.parametrize("divisor", [math.inf, -math.inf, 2.0, -3.0])
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_remainders_are_those_of_torch(divisor: float, is_captured: bool) -> None:
+    numbers = torch.tensor([0.0, 5.5, -5.5, 1e-40, math.inf, -math.inf, math.nan])
+    divisors = torch.full((1,), divisor)
+    traced = trace(lambda s, b, h, q, k: s % (divisors[b] if is_captured else divisor))
+    at, score = grid(1, 1, 1, len(numbers)), numbers.view(1, 1, 1, -1)
+    wanted = torch.remainder(score, divisors)
+    torch.testing.assert_close(change_score(traced, score, at), wanted, equal_nan=True)
+    torch.testing.assert_close(on_device(traced, score, "cpu")[1], wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("first", range(0, 150, 50))

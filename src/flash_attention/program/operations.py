@@ -130,8 +130,14 @@ def remainder(capture: Capture, input: Any, other: Any) -> Symbol:
     left, right = capture.together(input, other, least=INT)
     if capture.type_of(left) == INT:
         return capture.symbol(capture.arithmetic("mod", left, right))
-    whole = capture.arithmetic("mul", capture.arithmetic("floordiv", left, right), right)
-    return capture.symbol(capture.arithmetic("sub", left, whole))
+    apply = capture.arithmetic
+    rest = apply("sub", left, apply("mul", apply("floordiv", left, right), right))
+    if capture.nodes[right].op == "number":  # which is finite
+        return capture.symbol(rest)
+    opposite = capture.compare("lt", apply("mul", left, right), capture.literal(0.0))
+    beyond = apply("add", apply("select", opposite, right, left), apply("sub", left, left))
+    infinite = capture.compare("eq", apply("abs", right), capture.literal(math.inf))
+    return capture.symbol(apply("select", infinite, beyond, rest))
 
 
 def _check_divisor(capture: Capture, other: Any) -> None:
