@@ -173,9 +173,7 @@ class _Recorded(Function):
     ) -> Any:
         plan, shares, options, backward, slots, versions = ctx.asked
         saved = ctx.saved_tensors  # which were not changed, those that are captured neither
-        for slot, tensor, version in versions:
-            if tensor._version != version:
-                _refuse_changed(slot)
+        _check_unchanged(versions)
         wanted = ctx.needs_input_grad
         if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
             asked = (wanted, dlse is None, shares, backward, _is_deterministic())
@@ -195,11 +193,21 @@ class _Recorded(Function):
         refuse_tangent()
 
 
-def _versions(function: UserFunction) -> list[tuple[int, Tensor, int]]:
-    """Return captured tensors, which a backward pass reads again, with what torch counts of their
-    changes. It counts none of inference tensors."""
+Versions = Sequence[tuple[int, Tensor, int]]
+"""Captured tensors by their slots, with what torch counts of their changes."""
+
+
+def _versions(function: UserFunction) -> Versions:
+    """Return the captured tensors, which a backward pass reads again. torch counts no changes of
+    inference tensors."""
     captured = enumerate(function.tensors)
     return [(slot, t, t._version) for slot, t in captured if not t.is_inference()]
+
+
+def _check_unchanged(versions: Versions) -> None:
+    for slot, tensor, version in versions:
+        if tensor._version != version:
+            _refuse_changed(slot)
 
 
 def _refuse_changed(slot: int) -> NoReturn:
@@ -266,8 +274,19 @@ class _Traced(Function):
 
 
 class _Attention(_Traced):
-    """The same with an error of its own for tangents. torch.compile follows no function with a
-    rule for tangents."""
+    """The same outside of traces. torch.compile follows no function with a rule for tangents, and
+    no counts of changes."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _Traced.setup_context(ctx, inputs, output)
+        function = Call(*inputs[:3], *(None,) * 7, *inputs[8]).function
+        ctx.versions = () if function is None else _versions(function)
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None = None) -> Any:
+        _check_unchanged(ctx.versions)
+        return _Traced.backward(ctx, do, dlse, of_maxima)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
