@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,13 @@ from flash_attention_workbench.child import Child, ChildLostError
 from tests.workbench.tune import jobs
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
+PARENT = """
+from flash_attention_workbench.child import Child
+from tests.workbench.tune import jobs
+child = Child()
+print(child.call(jobs.process_id), flush=True)
+child.call(jobs.hang)
+"""
 
 
 @pytest.fixture
@@ -68,6 +77,23 @@ def test_an_interrupt_ends_the_child_too(child: Child) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     assert not alive(before)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_ends_with_a_parent_that_is_killed_during_a_job(sent: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command, pipe = [sys.executable, "-c", PARENT], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as parent:
+        assert parent.stdout is not None
+        process_id = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert alive(process_id)
+        parent.send_signal(sent)
+        try:
+            parent.communicate(timeout=20)  # until its child, too, has closed stderr
+        except subprocess.TimeoutExpired:
+            os.kill(process_id, signal.SIGKILL)
+            raise
 
 
 def test_notes_keep_a_slow_job_alive(child: Child) -> None:

@@ -2,7 +2,8 @@
 """Child: a process that does jobs and may be killed, with its GPU state, when it does not answer.
 
 It is a fresh interpreter, so the program that tunes needs no `if __name__ == "__main__"`, and it
-has a session of its own, so Ctrl-C at the terminal reaches only the parent.
+has a session of its own, so Ctrl-C at the terminal reaches only the parent. It ends with its
+parent, also with one that is killed while a job runs.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -132,11 +135,27 @@ def serve(descriptor: int) -> None:
         raise _TerminatedError
 
     signal.signal(signal.SIGTERM, terminate)
+    end_with_parent(descriptor)
     logging.getLogger("flash_attention").setLevel(logging.WARNING)
     try:
         _do_jobs(Connection(descriptor))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
     except _TerminatedError:
         os._exit(0)  # a compile may go on in a thread of NVRTC
+
+
+def end_with_parent(descriptor: int) -> None:
+    """End this process, whatever it does, once the parent has no other end of a pipe."""
+
+    def watch() -> None:
+        pipe = select.poll()
+        pipe.register(descriptor, 0)  # of which it hears that the other end is closed, and no more
+        pipe.poll()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(TIDY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _do_jobs(pipe: Connection[Any, Any]) -> None:

@@ -47,6 +47,8 @@ middle = time.perf_counter()
 import flash_attention
 end = time.perf_counter()
 from flash_attention_workbench.bench.function_costs import report
+from flash_attention_workbench.child import end_with_parent
+end_with_parent({pipe})
 report({contender!r}, 1e3 * (middle - begin if {contender!r} == {flex!r} else end - middle))
 """
 
@@ -120,17 +122,19 @@ def _new_and_kept(contender: str) -> dict[str, dict[str, float]]:
 
 
 def _elsewhere(contender: str, folder: str) -> dict[str, float]:
-    program = PROGRAM.format(contender=contender, flex=FLEX)
     kept = {name: os.path.join(folder, name) for name in CACHES}
     path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **kept, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    its, mine = os.pipe()
+    with os.fdopen(its), os.fdopen(mine):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(contender=contender, flex=FLEX, pipe=its)],
+            env={**os.environ, **kept, "PYTHONPATH": path},
+            pass_fds=[its],
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
     answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
