@@ -280,7 +280,7 @@ class _Attention(_Traced):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _Traced.setup_context(ctx, inputs, output)
-        function = Call(*inputs[:3], *(None,) * 7, *inputs[8]).function
+        function = Call._make((*inputs[:3], *(None,) * 7, *inputs[8])).function
         ctx.versions = () if function is None else _versions(function)
 
     @staticmethod

@@ -345,7 +345,8 @@ def test_a_tensor_without_a_gradient_that_changed_is_an_error_too(made: Any) -> 
 
 def test_torch_func_refuses_a_captured_tensor_that_changed() -> None:
     ids, q = torch.zeros(9, dtype=torch.int32), torch.randn(1, 9, 1, 8)
-    out, pull_back = torch.func.vjp(lambda q: attention(q, q, q, mask=masks.documents(ids)), q)
+    made: Any = torch.func.vjp(lambda q: attention(q, q, q, mask=masks.documents(ids)), q)
+    out, pull_back = made
     leaf = q.clone().requires_grad_()
     attention(leaf, leaf, leaf, mask=masks.documents(ids)).backward(out)
     torch.testing.assert_close(pull_back(out)[0], leaf.grad)
