@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import UnsupportedError, attention, warm_up
+from flash_attention import Function, UnsupportedError, attention, masks, warm_up
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
@@ -130,6 +130,12 @@ def test_a_call_with_a_batch_dimension_stands_for_others_of_its_kind() -> None:
 
 
 @pytest.mark.slow
+def test_a_mask_function_has_the_kernels_that_attention_computes_it_with() -> None:
+    causal = step_of(MODELS["32:8 d 128"], [1], [1])
+    masked = causal._replace(causal=False, function=Function(mask=masks.causal()))
+    assert kernels_for(masked, "sm_90") == kernels_for(causal, "sm_90")
+
+
 def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernels, "_units", {})  # other tests may have compiled them

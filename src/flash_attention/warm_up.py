@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
+from flash_attention.call.built_in import with_built_in_mask
 from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS
@@ -70,6 +71,7 @@ def warm_up(
 def kernels_for(call: Call, arch: str | None = None) -> tuple[Unit, ...]:
     """Return the kernels of all calls that differ from this one only in their lengths. Calls of
     representative lengths are planned, and nothing is compiled."""
+    call = with_built_in_mask(call)
     with naming_padding(call):
         units: dict[Unit, None] = {}
         setting = _setting(call, arch)
