@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from flash_attention import Function, attention, masks, scores
 from flash_attention.call.built_in import with_built_in_mask
@@ -100,3 +101,11 @@ def test_what_is_refused_without_a_mask_is_refused_with_one(
 ) -> None:
     with pytest.raises(UnsupportedError, match=words):
         attention(q, rows(1, 9) if isinstance(q, str) else q, q, mask=masks.causal(), **more)
+
+
+def test_equal_lengths_of_a_trace_may_differ_in_its_graph() -> None:
+    def masked(q: Tensor, k: Tensor) -> Tensor:
+        return attention(q, k, k, mask=masks.causal())
+
+    with pytest.raises(UnsupportedError, match=r"torch\.export, torch\.vmap, dispatch modes"):
+        make_fx(masked, tracing_mode="symbolic")(rows(1, 9), rows(1, 9))
