@@ -208,6 +208,8 @@ def test_a_function_that_calls_too_many_others_is_refused() -> None:
 def test_torch_and_python_call_functions_by_other_names() -> None:
     both = trace_score(lambda s, b, h, q, k: F.relu(s) + operator.add(*divmod(q, 3)))
     assert both == trace_score(lambda s, b, h, q, k: torch.relu(s) + (q // 3 + q % 3))
+    bools = trace_mask(lambda b, h, q, k: (k <= q) * (k > 3) + (k == q))
+    assert bools == trace_mask(lambda b, h, q, k: (k <= q) & (k > 3) | (k == q))
 
 
 def test_a_symbol_of_an_earlier_call_is_refused() -> None:

@@ -17,16 +17,18 @@ _MOST_FACTORS = 8  # of a power with an integer exponent
 _TWO_ARGUMENTS = "max and min of one value are it; write torch.maximum(x, y) or torch.minimum(x, y)"
 
 
-def _arithmetic(op: str) -> Operation:
+def _arithmetic(op: str, of_bools: str = "") -> Operation:
     def apply(capture: Capture, input: Any, other: Any, *, alpha: Any = 1) -> Symbol:
         if alpha != 1:
             other = multiply(capture, other, alpha)
-        return capture.symbol(capture.arithmetic(op, *capture.together(input, other, least=INT)))
+        nodes = capture.together(input, other, least=BOOL if of_bools else INT)
+        are_bools = capture.type_of(nodes[0]) == BOOL
+        return capture.symbol(capture.arithmetic(of_bools if are_bools else op, *nodes))
 
     return apply
 
 
-multiply = _arithmetic("mul")
+multiply = _arithmetic("mul", of_bools="and")  # as torch multiplies and adds bools
 subtract = _arithmetic("sub")
 
 
@@ -345,7 +347,7 @@ OPERATIONS: dict[str, Operation] = {
     "new_zeros": _new(0.0),
     "new_ones": _new(1.0),
     "new_full": _new(None),
-    **dict.fromkeys(("add",), _arithmetic("add")),
+    "add": _arithmetic("add", of_bools="or"),
     **dict.fromkeys(("sub", "subtract"), subtract),
     **dict.fromkeys(("mul", "multiply"), multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
