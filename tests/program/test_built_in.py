@@ -65,5 +65,6 @@ def test_a_score_without_its_mask_is_the_score_alone() -> None:
     both, alone = trace(score=score, mask=mask), trace(score=score)
     assert without_mask(both).program == alone.program
     assert without_mask(both).numbers == alone.numbers
+    assert without_mask(trace(score=score, mask=mask)).program is without_mask(both).program
     assert [t is SLOPES for t in without_mask(both).tensors] == [True]
     assert Function(mask=mask).score_alone is None

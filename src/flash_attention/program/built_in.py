@@ -74,9 +74,19 @@ def _ops(program: Program, node: Node) -> tuple[str, ...]:
 
 
 def without_mask(traced: Traced) -> Traced:
-    """Return the score function alone: the nodes that it needs, and the tensors and numbers that
-    these read."""
-    program = traced.program
+    """Return the score function alone."""
+    program, tensors, numbers = _score_alone(traced.program)
+    return Traced(
+        program,
+        tuple(traced.tensors[slot] for slot in tensors),
+        tuple(traced.numbers[slot] for slot in numbers),
+    )
+
+
+@lru_cache(maxsize=256)
+def _score_alone(program: Program) -> tuple[Program, tuple[int, ...], tuple[int, ...]]:
+    """Return the nodes that a score function needs, and the slots of the tensors and of the numbers
+    that these read."""
     kept = sorted(needed(program.nodes, [program.score]))
     places = {index: place for place, index in enumerate(kept)}
     slots: dict[str, dict[int, int]] = {"load": {}, "number": {}}
@@ -89,7 +99,7 @@ def without_mask(traced: Traced) -> Traced:
             detail = of_kind.setdefault(detail, len(of_kind))
         inputs = tuple(places[each] for each in node.inputs)
         nodes.append(node._replace(inputs=inputs, detail=detail))
-    tensors, numbers = slots["load"], slots["number"]
+    tensors, numbers = (tuple(of_kind) for of_kind in slots.values())
     alone = replace(
         program,
         nodes=tuple(nodes),
@@ -98,8 +108,4 @@ def without_mask(traced: Traced) -> Traced:
         score=None if program.score is None else places[program.score],
         mask=None,
     )
-    return Traced(
-        alone,
-        tuple(traced.tensors[slot] for slot in tensors),
-        tuple(traced.numbers[slot] for slot in numbers),
-    )
+    return alone, tensors, numbers
