@@ -19,8 +19,11 @@ _INTEGERS = (torch.int32, torch.int64)
 
 
 class Mask:
-    """A mask function that combines with others by &, | and ~. What it captures are its first
-    arguments, so that functions of modules make masks that pickle."""
+    """A mask function that combines with others by &, | and ~.
+
+    - `function`: called with what is captured, and then the batch, the head, the query and the key.
+      If it has a name in a module, the mask pickles.
+    """
 
     def __init__(self, function: Callable[..., Any], *captured: Any) -> None:
         self._function = function
