@@ -23,7 +23,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from flash_attention import UnsupportedError, attention
+from flash_attention import UnsupportedError, attention, masks
 from tests.devices import DEVICES
 from tests.gradients import dense, leaves
 
@@ -218,6 +218,18 @@ def test_transforms_of_torch_func_can_be_traced(trace: str, transformed: Any) ->
     found, wanted = traced(*given), transformed(*given)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert all(bool(t.any()) for t in (wanted if isinstance(wanted, tuple) else [wanted]))
+
+
+def test_torch_func_refuses_a_captured_tensor_that_changed() -> None:
+    ids, q = torch.zeros(9, dtype=torch.int32), torch.randn(1, 9, 1, 8)
+    made: Any = torch.func.vjp(lambda q: attention(q, q, q, mask=masks.documents(ids)), q)
+    out, pull_back = made
+    leaf = q.clone().requires_grad_()
+    attention(leaf, leaf, leaf, mask=masks.documents(ids)).backward(out)
+    torch.testing.assert_close(pull_back(out)[0], leaf.grad)
+    ids[4:] = 1
+    with pytest.raises(UnsupportedError, match=r"captured tensor 0 .* changed in place"):
+        pull_back(out)
 
 
 def test_a_compiled_call_is_the_operator_alone() -> None:

@@ -142,12 +142,10 @@ def attention(
     if score is not None or mask is not None:
         keywords = with_function(score, mask, keywords)
     try:
-        call = Call(q, k, v, out, **keywords)
+        call = with_built_in_mask(Call(q, k, v, out, **keywords))
     except TypeError:
         check_keywords("attention", keywords)
         raise
-    if call.function is not None:
-        call = with_built_in_mask(call)
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
     if type(call.dropout_p) is not float or call.dropout_p:

@@ -8,7 +8,7 @@ torch.func does not differentiate operators of Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,13 @@ from torch.autograd import Function, forward_ad
 from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients, Wanted
 from flash_attention.call.call import Call
-from flash_attention.call.captured import captured_gradients, gathering, gathering_by_torch
+from flash_attention.call.captured import (
+    captured_gradients,
+    check_unchanged,
+    gathering,
+    gathering_by_torch,
+    versions_of,
+)
 from flash_attention.call.function import Function as UserFunction
 from flash_attention.call.function import refuse_trained
 from flash_attention.call.problem import Problem
@@ -159,7 +165,7 @@ class _Recorded(Function):
             ctx.save_for_backward(q, k, v, *found[:2], *given)
         ctx.set_materialize_grads(False)
         function = call.function
-        partner_of, versions = (plan, ()) if function is None else (None, _versions(function))
+        partner_of, versions = (plan, ()) if function is None else (None, versions_of(function))
         slots = function.trained() if captured else ()
         ctx.asked = partner_of, shares, call[10:], backward, slots, versions
         if call.return_max:
@@ -173,7 +179,7 @@ class _Recorded(Function):
     ) -> Any:
         plan, shares, options, backward, slots, versions = ctx.asked
         saved = ctx.saved_tensors  # which were not changed, those that are captured neither
-        _check_unchanged(versions)
+        check_unchanged(versions)
         wanted = ctx.needs_input_grad
         if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
             asked = (wanted, dlse is None, shares, backward, _is_deterministic())
@@ -191,31 +197,6 @@ class _Recorded(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         refuse_tangent()
-
-
-Versions = Sequence[tuple[int, Tensor, int]]
-"""Captured tensors by their slots, with what torch counts of their changes."""
-
-
-def _versions(function: UserFunction) -> Versions:
-    """Return the captured tensors, which a backward pass reads again. torch counts no changes of
-    inference tensors."""
-    captured = enumerate(function.tensors)
-    return [(slot, t, t._version) for slot, t in captured if not t.is_inference()]
-
-
-def _check_unchanged(versions: Versions) -> None:
-    for slot, tensor, version in versions:
-        if tensor._version != version:
-            _refuse_changed(slot)
-
-
-def _refuse_changed(slot: int) -> NoReturn:
-    raise UnsupportedError(
-        f"captured tensor {slot} of the score or mask function was changed in place after the"
-        " forward pass, and the backward pass reads it again; change it after the backward pass, or"
-        " capture tensor.clone()"
-    )
 
 
 def _asked(found: tuple[Tensor, ...], call: Call) -> Outputs:
@@ -281,11 +262,11 @@ class _Attention(_Traced):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _Traced.setup_context(ctx, inputs, output)
         function = Call._make((*inputs[:3], *(None,) * 7, *inputs[8])).function
-        ctx.versions = () if function is None else _versions(function)
+        ctx.versions = () if function is None else versions_of(function)
 
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None, of_maxima: None = None) -> Any:
-        _check_unchanged(ctx.versions)
+        check_unchanged(ctx.versions)
         return _Traced.backward(ctx, do, dlse, of_maxima)
 
     @staticmethod

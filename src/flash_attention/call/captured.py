@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of captured tensors: where a backward pass adds them up."""
+"""The gradients of captured tensors: where a backward pass adds them up, and whether it still
+reads what the forward pass read."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from flash_attention.call.features import MaskKind
 from flash_attention.call.function import Function
 from flash_attention.call.problem import Problem
+from flash_attention.errors import UnsupportedError
 from flash_attention.program.bias import aligned_keys
 from flash_attention.program.derivative import differentiate
 from flash_attention.program.layout import DIGITS, Sum
@@ -67,6 +69,28 @@ def captured_gradients(function: Function) -> tuple[Tensor, ...]:
         each.total().to(function.tensors[slot].dtype)
         for slot, each in zip(slots, function.sums, strict=True)
     )
+
+
+Versions = Sequence[tuple[int, Tensor, int]]
+"""Captured tensors by their slots, with what torch counts of their changes."""
+
+
+def versions_of(function: Function) -> Versions:
+    """Return the captured tensors, which a backward pass reads again. torch counts no changes of
+    inference tensors."""
+    captured = enumerate(function.tensors)
+    return [(slot, t, t._version) for slot, t in captured if not t.is_inference()]
+
+
+def check_unchanged(versions: Versions) -> None:
+    """Raise UnsupportedError if a captured tensor was changed in place since its version."""
+    for slot, tensor, version in versions:
+        if tensor._version != version:
+            raise UnsupportedError(
+                f"captured tensor {slot} of the score or mask function was changed in place after"
+                " the forward pass, and the backward pass reads it again; change it after the"
+                " backward pass, or capture tensor.clone()"
+            )
 
 
 def _with_sums(function: Function, program: Program, sums: tuple[Sum, ...]) -> Function:
