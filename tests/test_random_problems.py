@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
 DRAWN = 300  # problems of a family
-KERNELS = 7  # of a family that every run of the tests compiles
+KERNELS = 8  # of a family that every run of the tests compiles
 ON_GPU = 50
 SHRINK_TRIES = 100
 

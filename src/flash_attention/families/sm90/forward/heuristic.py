@@ -59,7 +59,7 @@ def heuristic(
         return f"Hopper kernels have head dimensions up to {max(D_HEADS)}"
     if _has_short_window(problem):
         config = _side_by_side(config)
-    if _has_short_documents(problem):
+    if has_short_documents(problem):
         config = replace(_side_by_side(config), prefetch_q=False)
     if problem.page_keys:
         config = _for_pages(config, problem.page_keys)
@@ -294,7 +294,7 @@ def _has_short_window(problem: Problem) -> bool:
     return plain and problem.page_keys > 0 and hopper_d_head(problem) <= 64
 
 
-def _has_short_documents(problem: Problem) -> bool:
+def has_short_documents(problem: Problem) -> bool:
     """Whether packed sequences are so short that higher tiles would have many rows of nobody."""
     if problem.total_q is None or max(problem.seq_q, problem.seq_k) > SHORT_DOCUMENT:
         return False

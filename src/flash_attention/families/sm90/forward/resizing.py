@@ -16,6 +16,7 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.decode import Steps, ctas_on_device
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
+from flash_attention.families.sm90.forward.heuristic import has_short_documents
 from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tiles import SHORT
@@ -34,7 +35,7 @@ def resizing(
     if problem.idle or not problem.per_batch or (split is not None and not split.ctas):
         return None
     serves_all = problem.batch_invariant
-    kind, is_short = Steps.of(problem, num_sms), problem.seq_q <= SHORT
+    kind, length = Steps.of(problem, num_sms), _length(problem)
     if problem.dtype == E4M3 and kind is Steps.MANY_TILES and not serves_all:
         return None
     rows = config.B_r
@@ -46,7 +47,7 @@ def resizing(
 
     def resize(other: Problem) -> Resized | None:
         is_kind = other.seq_q <= few if kind is Steps.DECODE else Steps.of(other, num_sms) is kind
-        if not (serves_all or (is_kind and (other.seq_q <= SHORT) is is_short)):
+        if not (serves_all or (is_kind and _length(other) == length)):
             return None
         if kind is not Steps.DECODE and few_queries(other) != shared:
             return None
@@ -63,3 +64,8 @@ def resizing(
         return Resized(((min(max(tiles, least), most), 1, 1),))
 
     return resize
+
+
+def _length(problem: Problem) -> tuple[bool, bool]:
+    """Return what the heuristic's choice follows from, of the longest sequence."""
+    return problem.seq_q <= SHORT, has_short_documents(problem)
