@@ -30,11 +30,12 @@ COMPARED = ("output", "findings", "counters")
 
 
 class Worker:
-    """A process that runs cases with the package in a folder."""
+    """A process that runs cases with the packages of a working tree."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, tree: Path) -> None:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        path = os.pathsep.join((str(source), str(ROOT)))
+        sources = (tree / "src", *sorted(tree.glob("packages/*/src")), ROOT)
+        path = os.pathsep.join(map(str, sources))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.emulator_cases"],
             cwd=ROOT,
@@ -105,7 +106,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         before = stack.enter_context(checked_out(given.commit))
-        workers = [Worker(folder / "src") for folder in (before, ROOT)]
+        workers = [Worker(tree) for tree in (before, ROOT)]
         for worker in workers:
             stack.callback(worker.end)
         names = [case for case in workers[1].cases if any(word in case for word in given.only)]
