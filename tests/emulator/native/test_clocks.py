@@ -73,7 +73,7 @@ def test_new_epochs(both: tuple[Clocks, Clocks]) -> None:
     native, plain = both
     before, warps = native.seen.copy(), np.array([2, 3, 19])
     for clocks in both:
-        clocks._tick(warps)
+        clocks.tick_warps(warps)
     assert_alike(native, plain)
     of_cta = warps // CTAS
     assert (native.seen[warps, of_cta] == before[warps, of_cta] + 1).all()

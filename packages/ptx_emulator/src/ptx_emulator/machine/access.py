@@ -63,6 +63,11 @@ class Thread(NamedTuple):
         return int(self.sel.warp_id[self.lane])
 
 
+def alike(values: NDArray[Any]) -> bool:
+    """Whether all numbers are the same; of few lanes this is quicker than to compare them."""
+    return values.tobytes() == values[:1].tobytes() * len(values)
+
+
 def executing(sel: Selection, mask: Mask, pc: int) -> list[Thread]:
     """The lanes of `sel` for which `mask` holds, one by one."""
     alone = alone_among(sel, mask)

@@ -45,13 +45,25 @@ class Selection:
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
     memo: dict[Hashable, object] = field(default_factory=dict)  # what holds in every launch
 
-    @property
+    @cached_property
     def num_warps(self) -> int:
         return len(self.warps)
+
+    @cached_property
+    def first(self) -> int:
+        """The number in the launch of its first lane."""
+        return self.number(0)
 
     def number(self, lane: int) -> int:
         """The number in the launch of a lane of the selection."""
         return int(self.index.start + lane if isinstance(self.index, slice) else self.index[lane])
+
+    @cached_property
+    def by_one(self) -> bool:
+        """Whether it is one lane, several times: an engine makes all the accesses for it."""
+        if self.count < 2 or self.lane[0] != self.lane[-1]:
+            return False
+        return bool(self.warp_id[0] == self.warp_id[-1])
 
     @cached_property
     def frame(self) -> Ints:

@@ -49,6 +49,7 @@ class _Group:
     block: int
     lanes: Selection
     when: tuple[int, ...]  # position in program order, with the iterations of enclosing loops
+    unit: int
 
 
 @dataclass
@@ -57,11 +58,6 @@ class _Waiter:
 
     block: int
     wait: Wait
-
-
-def _first_of(lanes: Selection) -> int:
-    first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
-    return int(first)
 
 
 class Scheduler:
@@ -82,6 +78,7 @@ class Scheduler:
         self._units = self._numbered_units()  # by lane
         headers = {header for nest in machine.program.loop_nests for header in nest}
         self._turns = {header: np.zeros(machine.num_lanes, np.int64) for header in headers}
+        self._nests = self._by_block()
         self.steps = 0
 
     def run(self) -> None:
@@ -132,9 +129,8 @@ class Scheduler:
         nests = self._machine.program.loop_nests
         many = MANY_WRONG_TURNS if len(self._machine.findings) else MANY_TURNS
         for group in self._groups:
-            first = _first_of(group.lanes)
             for header in nests[group.block]:
-                turns = int(self._turns[header][first])
+                turns = int(self._turns[header][group.lanes.first])
                 if turns >= many:
                     instruction = self._machine.program.blocks[header].instructions[0]
                     self._give_up(
@@ -152,8 +148,7 @@ class Scheduler:
             return candidates.pop()
         if not self._together:
             chosen = self._random.choice(candidates) if self._random else candidates[-1]
-            unit = self._unit_of(chosen.lanes)
-            candidates = [group for group in candidates if self._unit_of(group.lanes) == unit]
+            candidates = [group for group in candidates if group.unit == chosen.unit]
         when = min([group.when for group in candidates])
         merged = [group for group in candidates if group.when == when]
         first = merged[0]
@@ -163,10 +158,16 @@ class Scheduler:
         self._groups = [group for group in self._groups if group not in merged]
         numbers = self._machine.lanes.numbers
         together = np.concatenate([numbers[group.lanes.index] for group in merged])
-        return _Group(first.block, self._machine.lanes.gather(together), first.when)
+        lanes = self._machine.lanes.gather(together)
+        return _Group(first.block, lanes, first.when, self._units.item(lanes.first))
 
-    def _unit_of(self, lanes: Selection) -> int:
-        return int(self._units[_first_of(lanes)])
+    def _by_block(self) -> list[list[tuple[int, Ints]]]:
+        """The loops around each block: their places in program order, and the turns of lanes."""
+        program = self._machine.program
+        return [
+            [(program.priorities[header], self._turns[header]) for header in nest]
+            for nest in program.loop_nests
+        ]
 
     def _numbered_units(self) -> Ints:
         lanes = self._machine.lanes
@@ -259,13 +260,11 @@ class Scheduler:
 
     def _ready(self, block: int, lanes: Selection) -> None:
         """Let lanes run a block, at their place in program order."""
-        program = self._machine.program
-        first = _first_of(lanes)
-        place: list[int] = []
-        for header in program.loop_nests[block]:
-            place += (program.priorities[header], int(self._turns[header][first]))
-        when = (*place, program.priorities[block])
-        self._groups.append(_Group(block, lanes, when))
+        first, place = lanes.first, list[int]()
+        for priority, turns in self._nests[block]:
+            place += priority, turns.item(first)
+        when = (*place, self._machine.program.priorities[block])
+        self._groups.append(_Group(block, lanes, when, self._units.item(first)))
 
     def _go_on(self, block: int, numbers: Ints) -> None:
         """Let lanes continue after the wait at the end of `block`, by unit unless in lockstep."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptx_emulator.machine.access import Mask
+from ptx_emulator.machine.access import Mask, alike
 from ptx_emulator.machine.lanes import WARP_SIZE, Bools, Selection
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.storage.storage import POISON
@@ -47,7 +47,8 @@ class WarpUnit:
         """Every lane names itself, and those it names execute the instruction with it, or have
         ended."""
         launch = self._launch
-        if not launch.checks or (s.whole_warps and mask is None and (members == ALL).all()):
+        everyone = s.whole_warps and mask is None and members[0] == ALL and alike(members)
+        if everyone or not launch.checks:
             return
         active = np.ones(s.count, bool) if mask is None else mask
         place = np.searchsorted(s.warps, s.warp_id)
@@ -102,6 +103,10 @@ class WarpUnit:
         return _Route(first + np.where(inside, source, s.lane), inside.astype(np.uint32))
 
     def vote(self, s: Selection, mode: str, value: Bools, members: Words) -> NDArray[Any]:
+        if mode in ("any", "all") and s.whole_warps and alike(members):
+            votes = value.reshape(-1, WARP_SIZE)
+            outcome = votes.any(axis=1) if mode == "any" else votes.all(axis=1)
+            return outcome.repeat(WARP_SIZE)
         inverse, count = self._groups(s, members)
         yes = np.bincount(inverse, value, count)
         lanes = np.bincount(inverse, minlength=count)
@@ -167,7 +172,7 @@ class WarpUnit:
 
     def _groups(self, s: Selection, members: Words) -> tuple[NDArray[np.intp], int]:
         """Which lanes of a warp act together: those that name the same members."""
-        if (members == members[0]).all():
+        if alike(members):
             return self._warp_index(s)
         distinct, inverse = np.unique(s.warp_id << 32 | members, return_inverse=True)
         return inverse, len(distinct)

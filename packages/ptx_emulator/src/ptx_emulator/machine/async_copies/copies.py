@@ -106,8 +106,7 @@ class AsyncCopies:
             by_warp = np.full(len(sel.warps), np.iinfo(np.int32).max)
             np.minimum.at(by_warp, np.searchsorted(sel.warps, sel.warp_id), done[sel.index])
         agents = clocks.copy_agent(sel.warps // clocks.num_ctas)
-        for rows in (sel.warps, sel.warps + clocks.num_warps):
-            clocks.seen[rows, agents] = np.maximum(clocks.seen[rows, agents], by_warp)
+        clocks.learn_all(sel.warps, agents, by_warp)
 
     def unfinished(self) -> int:
         """How many copies have not landed."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.access import alike
 from ptx_emulator.machine.barriers.cluster_barriers import ClusterBarriers
 from ptx_emulator.machine.barriers.divergence import check_warps
 from ptx_emulator.machine.barriers.paths import Paths, Place
@@ -162,9 +163,8 @@ class NamedBarriers:
 
     def _parts(self, s: Selection, numbers: Words) -> list[_Part]:
         """The lanes of a selection by CTA and by the barrier that they name."""
-        first = int(numbers[0])
-        alike = bool((numbers == first).all())
-        known = s.memo.get(("barrier", first)) if alike else None
+        first, at_one = int(numbers[0]), alike(numbers)
+        known = s.memo.get(("barrier", first)) if at_one else None
         if isinstance(known, list):
             return known
         lanes = self._launch.lanes.numbers[s.index]
@@ -173,7 +173,7 @@ class NamedBarriers:
             for cta, number, mask in _by_barrier(self._ctas(s), numbers)
             for places in (np.flatnonzero(mask),)
         ]
-        if alike:
+        if at_one:
             s.memo["barrier", first] = parts
         return parts
 
@@ -219,5 +219,4 @@ def _check_numbers(numbers: Words) -> None:
 
 def _of_whole_ctas(numbers: Words, threads: Words, block: int) -> bool:
     """Whether all lanes are at one barrier, and it is for all of them."""
-    same = bool((numbers == numbers[0]).all() and (threads == threads[0]).all())
-    return same and int(threads[0]) in (0, block)
+    return alike(numbers) and alike(threads) and int(threads[0]) in (0, block)

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
-from ptx_emulator.machine.access import Access, Mask, Thread, alone_among, executing
+from ptx_emulator.machine.access import Access, Mask, Thread, alike, alone_among, executing
 from ptx_emulator.machine.barriers.waits import Wait, by_warp_and_address, warps_by_cta
 from ptx_emulator.machine.clusters import WINDOW
-from ptx_emulator.machine.lanes import Selection
+from ptx_emulator.machine.lanes import Ints, Selection
 from ptx_emulator.machine.launch.clocks import Released
 from ptx_emulator.machine.launch.launch import Launch
 from ptx_emulator.machine.memory.shared import SharedMemory
@@ -25,6 +25,7 @@ Array = NDArray[Any]
 OBJECT_BYTES = 8
 MAX_COUNT = (1 << 20) - 1
 MAX_BARRIERS = 64
+MOST_KNOWN = 512  # selections
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ class Barrier:
         )
 
 
+class _Arriving(NamedTuple):
+    """The warps that arrive, and their lanes by warp and mbarrier, each with the first of them."""
+
+    warps: Ints
+    lanes: list[tuple[Ints, Thread]]
+
+
 class MBarriers:
     """The mbarriers of all CTAs, by CTA and shared address."""
 
@@ -97,6 +105,8 @@ class MBarriers:
         self._shared = shared
         self._barriers: dict[tuple[int, int], Barrier] = {}
         self._slots: dict[int, int] = {}
+        # Lanes that arrive at one address, by those that may and those that do.
+        self._at_one: dict[tuple[Selection, bytes | None], _Arriving] = {}
         self._unsettled = False  # some warp may not have seen some mbarrier.init
 
     def init(self, sel: Selection, addr: Array, count: Array, mask: Mask, pc: int) -> None:
@@ -183,21 +193,38 @@ class MBarriers:
         addr = self._shared.named(sel, addr)
         launch = self._launch
         state = np.zeros(sel.count, np.uint64)
-        alone = alone_among(sel, mask)
-        for lanes in by_warp_and_address(sel, addr, mask):
-            thread = Thread(sel, int(lanes[0]), pc)
+        warps, arriving = self._arriving(sel, addr, mask)
+        for lanes, thread in arriving:
+            thread = thread._replace(pc=pc)
             barrier = self.find(thread, addr)
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            launch.clocks.let_see(thread.warp_id, bool(alone[thread.lane]), barrier.released)
+            launch.clocks.let_see(thread.warp_id, thread.alone, barrier.released)
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
             self._take_arrivals(barrier, arrivals, thread, addr)
-        if mask is None or mask.any():
-            launch.clocks.tick(launch.lanes.part(sel, mask))
+        if len(warps):
+            launch.clocks.tick_warps(warps)
         return state
+
+    def _arriving(self, sel: Selection, addr: Array, mask: Mask) -> _Arriving:
+        """The lanes that arrive, by warp and mbarrier."""
+        key = sel, None if mask is None else mask.tobytes()
+        known = self._at_one.get(key) if alike(addr) else None
+        if known is None:
+            alone = alone_among(sel, mask)
+            groups = by_warp_and_address(sel, addr, mask)
+            firsts = [int(lanes[0]) for lanes in groups]
+            threads = [Thread(sel, lane, 0, bool(alone[lane])) for lane in firsts]
+            warps = np.unique(sel.warp_id[firsts])
+            known = _Arriving(warps, list(zip(groups, threads, strict=True)))
+            if alike(addr):
+                if len(self._at_one) == MOST_KNOWN:
+                    self._at_one.clear()
+                self._at_one[key] = known
+        return known
 
     def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
         """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
@@ -239,7 +266,7 @@ class MBarriers:
         """After a wait that passed: what the completed phase made visible."""
         addr = self._shared.named(sel, addr)
         acquire = self._launch.clocks.acquire_all
-        if sel.whole_warps and (addr == addr[0]).all():
+        if sel.whole_warps and alike(addr):
             address = int(addr[0])
             for cta, warps in warps_by_cta(sel):
                 barrier = self._barriers.get((cta, address))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptx_emulator.machine.access import Mask
+from ptx_emulator.machine.access import Mask, alike
 from ptx_emulator.machine.lanes import Ints, Selection
 
 Array = NDArray[Any]
@@ -27,8 +27,8 @@ class Wait(NamedTuple):
 
     @classmethod
     def of(cls, sel: Selection, address: Array, parity: Array) -> Wait:
-        first = int(address[0]), int(parity[0]) & 1
-        if (address == first[0]).all() and (parity == parity[0]).all():
+        if alike(address) and alike(parity):
+            first = int(address[0]), int(parity[0]) & 1
             ctas, which = _ctas_of(sel)
             return cls(sel, address, parity, [(cta, *first) for cta in ctas], which)
         key = sel.cta.astype(np.int64) << 33 | address.astype(np.int64) << 1

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class Clocks:
         self.views: Clock = self._at_start(views).copy()
         self.seen: Clock = self.views[SEEN]
         self.seen_by_proxy: Clock = self.views[BY_PROXY]
-        self.seen_by_lanes: Clock = np.zeros_like(self.seen)
+        self.seen_by_lanes: Clock = np.zeros(self.seen.shape, np.int32)
         self._warps: NDArray[np.int64] = np.arange(self.num_warps)
         self.version = 0  # changes with any warp's epoch
         self.joins = 0  # barriers of all warps so far
@@ -139,17 +139,17 @@ class Clocks:
 
     def tick(self, sel: Selection) -> None:
         """Start a new epoch: what follows is not covered by what was released before."""
-        self._tick(sel.warps)
+        self.tick_warps(sel.warps)
 
     def tick_warp(self, warp_id: int) -> None:
-        self._tick(np.array([warp_id]))
+        self.tick_warps(np.array([warp_id]))
 
     def sync_warp(self, sel: Selection) -> None:
         """__syncwarp: lanes may rely on each other's past."""
         warps = sel.warps_together
         self.views[:, warps] = self.views[:, warps + self.num_warps]
         self._settle(warps)
-        self._tick(warps)
+        self.tick_warps(warps)
 
     def fence_proxy(
         self, sel: Selection, spaces: Sequence[str] = (), mask: Bools | None = None
@@ -170,12 +170,19 @@ class Clocks:
             for view in views:
                 if view < len(self.views):
                     self.views[view, rows] = self.seen[rows]
-        self._tick(lanes.warps)
+        self.tick_warps(lanes.warps)
 
     def learn(self, warp_id: int, agent: int, epoch: int, alone: bool) -> None:
         """Lanes of a warp, or one lane, know that an engine has got as far as an epoch."""
         for row in self._rows(warp_id, alone):
             self.seen[row, agent] = max(self.seen[row, agent], epoch)
+
+    def learn_all(
+        self, warp_ids: NDArray[np.int64], agents: NDArray[np.int64], epochs: NDArray[Any]
+    ) -> None:
+        """Warps know that an engine of each has got as far as an epoch."""
+        for rows in (warp_ids, warp_ids + self.num_warps):
+            self.seen[rows, agents] = np.maximum(self.seen[rows, agents], epochs)
 
     def acquire(
         self, warp_id: int, visible: Released, *, alone: bool = False, whole_warp: bool = False
@@ -245,7 +252,7 @@ class Clocks:
         else:
             self._join_ctas(warp_ids, released)
         self._settle(warp_ids)
-        self._tick(warp_ids)
+        self.tick_warps(warp_ids)
 
     def _of_one_cta(self, warp_ids: NDArray[np.int64]) -> bool:
         ctas = warp_ids % self.num_ctas
@@ -275,7 +282,7 @@ class Clocks:
         by_warp[:] = by_warp[:, 1].max(axis=1)[:, None, None]
         self.seen_by_lanes[:] = self.seen
         self.joins += 1
-        self._tick(self._warps)
+        self.tick_warps(self._warps)
 
     def row(self, warp_id: int, alone: bool) -> int:
         """The row of lanes of a warp that act together, or of one that acts alone."""
@@ -290,7 +297,7 @@ class Clocks:
         seen = self.seen[warp_ids]
         self.seen_by_lanes[warp_ids] = self.seen_by_lanes[warp_ids + self.num_warps] = seen
 
-    def _tick(self, warp_ids: NDArray[np.int64]) -> None:
+    def tick_warps(self, warp_ids: NDArray[np.int64]) -> None:
         self.version += 1
         if self._native is not None:
             shape = self.num_ctas, self.warps_per_cta
