@@ -78,3 +78,22 @@ def test_subnormals_are_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
         x[np.abs(x) < np.finfo(np.float32).tiny] = value
         native, numpy = both(monkeypatch, numerics.flush, x)
         assert (native == numpy).all()
+
+
+@pytest.mark.parametrize("function", [numerics.pack_f16, numerics.pack_bf16])
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_pairs_of_16_bits(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], shapes: Any
+) -> None:
+    low, high = (numbers(shape, seed) for seed, shape in enumerate(shapes))
+    low = low[::2] if len(low) == 6 else low
+    low[..., ::5], high[..., ::7] = np.nan, 65520
+    native, numpy = both(monkeypatch, function, low, high)
+    assert (native == numpy).all()
+    assert (native & 0x7FFF == 0x7FFF).any()
+
+
+def test_pairs_of_small_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = np.arange(1 << 13, dtype=np.float32) * np.float32(2.0**-26)
+    native, numpy = both(monkeypatch, numerics.pack_f16, halves, -halves)
+    assert (native == numpy).all()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.lanes import SHARED_BASE
 from ptx_emulator.machine.machine import Machine
-from ptx_emulator.machine.tensor_cores.wgmma import Descriptor
+from ptx_emulator.machine.tensor_cores.descriptors import Descriptor
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 from tests.emulator.operand_layouts import OperandLayout, spread_layout
 

@@ -198,6 +198,8 @@ class Machine(Launch):
                 self.tensor_maps |= {start + at: found for at, found in given.maps.items()}
             elif isinstance(given, (bytes, ctypes.Structure)):
                 data = bytes(given)
+            elif isinstance(given, int) and param.type == "u64" and 0 <= given < 1 << 64:
+                data = given.to_bytes(8, "little")
             else:
                 data = np.array(given).astype(numpy_type(param.type)).tobytes()
             if len(data) != param.size:

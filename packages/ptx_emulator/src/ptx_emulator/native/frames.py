@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptx_emulator.native.load import load_native
+
 
 def frame(*values: int | NDArray[Any]) -> NDArray[np.int64]:
-    """The frame of numbers and of arrays, which somebody else has to keep."""
-    found = [
-        value if isinstance(value, int) else value.__array_interface__["data"][0]
-        for value in values
-    ]
-    return np.array(found, np.int64)
+    """The frame of up to 63 numbers and arrays, which somebody else has to keep."""
+    native = load_native()
+    assert native is not None
+    numbers, arrays = [], 0
+    for place, value in enumerate(values):
+        if isinstance(value, int):
+            numbers.append(value)
+        else:
+            numbers.append(id(value))
+            arrays |= 1 << place
+    found = np.array(numbers, np.int64)
+    native.find_arrays(found, arrays)
+    return found

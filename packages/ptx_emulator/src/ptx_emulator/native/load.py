@@ -15,8 +15,10 @@ from ptx_emulator.native.build import built_library
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
+ONE_LANE = (ARRAY, ARRAY, *(NUMBER,) * 6, ARRAY, ARRAY, *(NUMBER,) * 3)
 LANES_AT = (ARRAY,) * 5  # frames of a launch, of lanes and of a site, addresses and a mask
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "find_arrays": (ARRAY, NUMBER),
     "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
     "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
     "sectors": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
@@ -24,22 +26,27 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "write_shared": (*LANES_AT, NUMBER, ARRAY, ARRAY, ARRAY, *(ARRAY,) * 4),
     "record_reads": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, NUMBER),
     "read_matrices": (ARRAY, ARRAY, NUMBER, ARRAY),
-    "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY),
     "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),
-    "widen_chunks": (*(ARRAY,) * 3, NUMBER, NUMBER, NUMBER, ARRAY),
-    "spread": (ARRAY, NUMBER, NUMBER, ARRAY),
+    "widen_chunks": (*(ARRAY,) * 4, NUMBER, NUMBER, NUMBER, ARRAY),
+    "spread": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "collect": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "write_chunks": (ARRAY, NUMBER, NUMBER, ARRAY, *(NUMBER,) * 5),
     "read_chunks": (*(ARRAY,) * 5, NUMBER, NUMBER),
+    "read_operands": (ARRAY,) * 7,
+    "read_in_bulk": (ARRAY, ARRAY, *(NUMBER,) * 6),
     "take_over": (*(ARRAY,) * 4, NUMBER, NUMBER),
     "let_see": (*(ARRAY,) * 3, *(NUMBER,) * 5),
     "start_epochs": (ARRAY, ARRAY, NUMBER, NUMBER),
     "has_subnormals": (ARRAY,),
     "fused_multiply_add": (ARRAY,) * 4,
     "larger_of_two": (ARRAY, ARRAY, ctypes.c_double, ARRAY),
+    "pack_halves": (ARRAY, ARRAY, NUMBER, ARRAY),
     "load_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY),
     "store_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, *(ARRAY,) * 4),
     "check_touches": (*PARTS, *(NUMBER,) * 4, *(ARRAY,) * 6),
     "record_stores": (*PARTS, *(ARRAY,) * 4),
+    "store_by_one": (ARRAY, *(NUMBER,) * 3, *ONE_LANE),
 }
 
 

@@ -46,16 +46,22 @@ static inline float widened(uint32_t half, const float* f16_values) {
   return value;
 }
 
-// The A operand of m16n8k16 products: registers [steps, 4, lanes] as [warps, 16, 16 * steps].
-// `f16_values` is none for bf16.
+// The row of matrices [warps, ...] that belongs to a warp.
+static inline long place_of(long warp, const Array* places) {
+  return places == none ? warp : ((const int64_t*)places->data)[warp];
+}
+
+// The A operand of m16n8k16 products: registers [steps, 4, lanes] as [warps, 16, 16 * steps], with
+// the warps at `places`. `f16_values` is none for bf16.
 long widen_a(const Array* words, long steps, long lanes, const Array* f16_values,
-             const Array* out) {
+             const Array* places, const Array* out) {
   const float* values = data(f16_values);
   for (long warp = 0; warp < lanes / WARP; ++warp)
     for (long step = 0; step < steps; ++step)
       for (long part = 0; part < 4; ++part) {
         const uint32_t* word = (uint32_t*)words->data + (step * 4 + part) * lanes + warp * WARP;
-        float* to = (float*)out->data + (warp * 16 + (part & 1) * 8) * 16 * steps;
+        float* to = (float*)out->data;
+        to += (place_of(warp, places) * 16 + (part & 1) * 8) * 16 * steps;
         to += step * 16 + (part >> 1) * 8;
         for (long lane = 0; lane < WARP; ++lane) {
           float* pair = to + lane / 4 * 16 * steps + lane % 4 * 2;
@@ -88,39 +94,80 @@ long widen_b(const Array* words, long fragments, long steps, long lanes, const A
   return 0;
 }
 
-// Products [warps, 16, 8 * fragments] as registers [4 * fragments, lanes].
-long spread(const Array* products, long fragments, long lanes, const Array* out) {
+// Where a register of a warp lies in its matrix [16, 8 * fragments].
+static inline long first_of(long warp, long fragments, long fragment, long part) {
+  return (warp * 16 + (part >> 1) * 8) * 8 * fragments + fragment * 8 + (part & 1);
+}
+
+static inline long lane_of(long lane, long fragments) {
+  return lane / 4 * 8 * fragments + lane % 4 * 2;
+}
+
+// Products [warps, 16, 8 * fragments], of warps at `places`, as registers [4 * fragments, lanes].
+long spread(const Array* products, long fragments, long lanes, const Array* places,
+            const Array* out) {
   for (long warp = 0; warp < lanes / WARP; ++warp)
     for (long fragment = 0; fragment < fragments; ++fragment)
       for (long part = 0; part < 4; ++part) {
-        const float* from = (float*)products->data + (warp * 16 + (part >> 1) * 8) * 8 * fragments;
-        from += fragment * 8 + (part & 1);
+        const float* from = products->data;
+        from += first_of(place_of(warp, places), fragments, fragment, part);
         float* to = (float*)out->data + (fragment * 4 + part) * lanes + warp * WARP;
-        for (long lane = 0; lane < WARP; ++lane)
-          to[lane] = from[lane / 4 * 8 * fragments + lane % 4 * 2];
+        for (long lane = 0; lane < WARP; ++lane) to[lane] = from[lane_of(lane, fragments)];
       }
-  return 0;
+  return CLEAN;
 }
 
-// One step of the operands of wgmmas, 8 elements of every chunk, into [groups, rows, steps * depth].
-// Where they are transposed, `depth` chunks hold 8 rows as their columns.
-long widen_chunks(const Array* chunks, const Array* memory, const Array* f16_values, long depth,
-                  long step, long transposed, const Array* out) {
+// The other way round.
+long collect(const Array* registers, long fragments, long lanes, const Array* places,
+             const Array* out) {
+  if (!is_plain(registers)) return SUSPICIOUS;
+  for (long warp = 0; warp < lanes / WARP; ++warp)
+    for (long fragment = 0; fragment < fragments; ++fragment)
+      for (long part = 0; part < 4; ++part) {
+        const float* from = registers->data;
+        from += (fragment * 4 + part) * lanes + warp * WARP;
+        float* to = out->data;
+        to += first_of(place_of(warp, places), fragments, fragment, part);
+        for (long lane = 0; lane < WARP; ++lane) to[lane_of(lane, fragments)] = from[lane];
+      }
+  return CLEAN;
+}
+
+static inline void widen_eight(const uint16_t* half, const float* f16_values, float* to) {
+#if defined(__F16C__) && defined(__AVX__)
+  if (f16_values) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)half)));
+    return;
+  }
+#endif
+  for (long e = 0; e < ROWS; ++e) to[e] = widened(half[e], f16_values);
+}
+
+// The operands of wgmmas from chunks [steps, n] of 8 elements of each group, which lie from its
+// chunk of `starts` [g] on: into the columns of [groups, rows, depth of all] from `first` on. Where
+// they are transposed, the `depth` chunks of a step hold 8 rows as their columns.
+long widen_chunks(const Array* chunks, const Array* starts, const Array* memory,
+                  const Array* f16_values, long depth, long first, long transposed,
+                  const Array* out) {
   if (!is_plain(chunks)) return SUSPICIOUS;
-  const int64_t* chunk = chunks->data;
-  const uint16_t* halves = memory->data;
+  const int64_t *chunk = chunks->data, *start = starts->data;
   const float* values = data(f16_values);
-  long pitch = out->shape[2];
-  float* to = (float*)out->data + step * depth;
-  long count = rows_of(chunks) * lanes_of(chunks);
-  for (long i = 0; i < count; ++i) {
-    const uint16_t* half = halves + chunk[i] * ROWS;
-    if (transposed)
-      for (long e = 0; e < ROWS; ++e)
-        to[(i / depth * ROWS + e) * pitch + i % depth] = widened(half[e], values);
-    else
-      for (long e = 0; e < ROWS; ++e)
-        to[i * ROWS / depth * pitch + i * ROWS % depth + e] = widened(half[e], values);
+  long rows = out->shape[1], pitch = out->shape[2], columns = depth / ROWS;
+  for (long g = 0; g < out->shape[0]; ++g) {
+    const uint16_t* halves = (uint16_t*)memory->data + start[g] * ROWS;
+    const int64_t* at = chunk;
+    for (long step = 0; step < chunks->shape[0]; ++step) {
+      float* to = (float*)out->data + g * rows * pitch + first + step * depth;
+      for (long row = 0; row < rows && !transposed; ++row)
+        for (long column = 0; column < columns; ++column)
+          widen_eight(halves + *at++ * ROWS, values, to + row * pitch + column * ROWS);
+      for (long row = 0; row < rows && transposed; row += ROWS)
+        for (long k = 0; k < depth; ++k) {
+          float turned[ROWS];
+          widen_eight(halves + *at++ * ROWS, values, turned);
+          for (long e = 0; e < ROWS; ++e) to[(row + e) * pitch + k] = turned[e];
+        }
+    }
   }
   return CLEAN;
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of floats that takes NumPy many passes: arrays of lanes, or rows of them.
 #include <math.h>
+#include <string.h>
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "array.h"
 
@@ -76,4 +81,40 @@ long larger_of_two(const Array* a, const Array* b, double sign, const Array* out
     }
   }
   return missing ? SUSPICIOUS : CLEAN;
+}
+
+enum { NAN_16 = 0x7FFF, INFINITY_F16 = 0x7C00 };
+
+static inline uint32_t to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return value != value ? NAN_16 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+
+#ifdef __F16C__
+static inline uint32_t to_f16(float value) {
+  uint32_t half = _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+  return (half & NAN_16) > INFINITY_F16 ? NAN_16 : half;
+}
+#endif
+
+// Two floats as two of 16 bits in a word, rounded to the nearest; NaN is the one of the PTX ISA.
+long pack_halves(const Array* low, const Array* high, long bf16, const Array* out) {
+  Operand x, y;
+  if (!operand_of(low, &x) || !operand_of(high, &y)) return SUSPICIOUS;
+#ifndef __F16C__
+  if (!bf16) return SUSPICIOUS;
+#endif
+  long columns = lanes_of(out);
+  for (long row = 0; row < rows_of(out); ++row) {
+    const float *first = x.data + row * x.row, *second = y.data + row * y.row;
+    uint32_t* to = (uint32_t*)out->data + row * columns;
+    for (long i = 0; i < columns && bf16; ++i)
+      to[i] = to_bf16(first[i * x.column]) | to_bf16(second[i * y.column]) << 16;
+#ifdef __F16C__
+    for (long i = 0; i < columns && !bf16; ++i)
+      to[i] = to_f16(first[i * x.column]) | to_f16(second[i * y.column]) << 16;
+#endif
+  }
+  return CLEAN;
 }

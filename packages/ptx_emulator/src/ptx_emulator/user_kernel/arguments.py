@@ -191,7 +191,7 @@ def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> P
     if isinstance(value, Empty):
         shape = (value.shape,) if isinstance(value.shape, int) else tuple(value.shape)
         dtype = np.dtype(value.dtype)
-        nbytes = int(np.prod(shape)) * dtype.itemsize
+        nbytes = prod(shape) * dtype.itemsize
         return Placed(device.memory.alloc(nbytes=nbytes, name=name), shape, dtype, None, name)
     return Placed(device.address(value, name), value.shape, value.dtype, value, name)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Device:
 
     def address(self, array: NDArray[Any], name: str) -> int:
         """Where an array is: with those that it shares bytes with, or in memory of its own."""
-        known = self._starts.get(_start(array))
+        known = self._starts.get(_start(array)) if self._starts else None
         return self.memory.alloc(array, name=name) if known is None else known
 
     def _place_together(self, several: list[Named]) -> None:
@@ -41,16 +42,17 @@ class Device:
 
 
 def _start(array: NDArray[Any]) -> int:
-    return int(array.ctypes.data)
+    return int(array.__array_interface__["data"][0])
 
 
 def _overlapping(arrays: list[Named]) -> list[list[Named]]:
     """The groups of two arrays and more that overlap."""
     groups: list[list[Named]] = []
     end = 0
-    for name, array in sorted(arrays, key=lambda named: _start(named[1])):
-        if _start(array) >= end:
+    in_order = sorted(((_start(named[1]), named) for named in arrays), key=itemgetter(0))
+    for start, named in in_order:
+        if start >= end:
             groups.append([])
-        groups[-1].append((name, array))
-        end = max(end, _start(array) + array.nbytes)
+        groups[-1].append(named)
+        end = max(end, start + named[1].nbytes)
     return [group for group in groups if len(group) > 1]

@@ -356,8 +356,23 @@ def saturate(x: Floats) -> Floats:
 
 
 def pack_f16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:
+    packed = None if toward_zero else _packed(low, high, bf16=False)
+    if packed is not None:
+        return packed
     return to_f16(low, toward_zero) | (to_f16(high, toward_zero).astype(np.uint32) << 16)
 
 
 def pack_bf16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:
+    packed = None if toward_zero else _packed(low, high, bf16=True)
+    if packed is not None:
+        return packed
     return to_bf16(low, toward_zero) | (to_bf16(high, toward_zero).astype(np.uint32) << 16)
+
+
+def _packed(low: Floats, high: Floats, bf16: bool) -> Words | None:
+    """Floats rounded to 16 bits, two in a word; None where NumPy has to do it."""
+    native = load_native()
+    if native is None or not type(low) is type(high) is np.ndarray:
+        return None
+    words = np.empty(_shape_of(low, high), np.uint32)
+    return words if native.pack_halves(low, high, bf16, words) >= 0 else None

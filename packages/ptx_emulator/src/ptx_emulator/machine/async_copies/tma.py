@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,42 +23,40 @@ from ptx_emulator.machine.memory.shared import SharedMemory
 Array = NDArray[Any]
 Place = tuple[Array, ...]  # of boxes: addresses of tensor maps, then one array per coordinate
 _Bounds = tuple[tuple[int, int], ...]
+# Bytes of an element, strides, steps and extents of a box.
+_Shape = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 SHARED_ALIGNMENT = 128
 PATTERN_BYTES = 1024
+MOST_CUTS = 256  # that are remembered
 
 
-@dataclass(frozen=True)
-class _Pieces:
+class _Pieces(NamedTuple):
     """The part of a box that lies in its tensor, cut into equal pieces of `size` bytes."""
 
     size: int
     offsets: NDArray[np.int64]  # in global memory, from the first piece
     places: NDArray[np.int64]  # in the box, in pieces
     extent: int  # bytes from the first piece to the end of the last
-    sectors: int
+    counts: NDArray[np.int64]  # of the access
+    whole: bool  # whether they are the box, piece by piece
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Part(NamedTuple):
+    """What of a box lies in its tensor, and the address of its first piece."""
+
+    pieces: _Pieces
+    first: int
+
+
+class _Box(NamedTuple):
     """One box: its place in a tensor, and its chunks in shared memory."""
 
     tensor: TensorMap
     start: tuple[int, ...]
+    part: _Part | None
     chunks: Chunks  # in the order of the box
     thread: Thread
-
-    @property
-    def inside(self) -> tuple[tuple[int, int], ...] | None:
-        """The range of every dimension that lies in the tensor, relative to the box, or None."""
-        tensor = self.tensor
-        bounds = tuple(
-            (max(0, -(start // step)), min(extent, -((start - dim) // step)))
-            for start, extent, dim, step in zip(
-                *(self.start, tensor.extents, tensor.dims, tensor.steps), strict=True
-            )
-        )
-        return bounds if all(low < high for low, high in bounds) else None
 
     @property
     def stored_chunks(self) -> NDArray[np.int64]:
@@ -84,7 +81,7 @@ class Tma(CopyEngine):
         super().__init__(launch, shared, global_access, mbarriers, bulk_groups)
         self._tensor_maps = tensor_maps  # by the address of the parameter
         self._orders: dict[tuple[int, int, int], Chunks] = {}
-        self._pieces: dict[tuple[TensorMap, _Bounds, int], _Pieces] = {}
+        self._parts: dict[tuple[int, tuple[int, ...]], _Part | None] = {}  # of maps by address
 
     def load(
         self,
@@ -116,11 +113,12 @@ class Tma(CopyEngine):
         for thread in executing(sel, mask, pc):
             box = self._box(thread, src, tensor, store=True)
             if box is not None:
-                pieces, offsets, allowed = self._resolve(box, "tensor store")
-                size = 0 if pieces is None else pieces.size
+                offsets, allowed = self._resolve(box, "tensor store")
+                size = 0 if box.part is None else box.part.pieces.size
                 target = self.access(thread, offsets, size, allowed, "tensor store")
-                put = partial(self._write_tensor, box, pieces, target)
-                self.start_store(thread, box.stored_chunks.ravel(), put, target)
+                chunks = box.stored_chunks
+                put = partial(self._write_tensor, box, chunks.shape, target)
+                self.start_store(thread, chunks.ravel(), put, target)
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: the program sees no effect, but the box must be valid."""
@@ -163,7 +161,10 @@ class Tma(CopyEngine):
         chunks = self.chunks_in_shared(thread, address, order, "the box")
         if chunks is None:
             return None
-        return _Box(tensor, start, chunks, thread)
+        key = int(place[0][thread.lane]), start
+        if key not in self._parts:
+            self._parts[key] = _part(tensor, start)
+        return _Box(tensor, start, self._parts[key], chunks, thread)
 
     def _order(self, tensor: TensorMap, address: int) -> Chunks:
         """Where the chunks of a box go, relative to its address."""
@@ -177,66 +178,58 @@ class Tma(CopyEngine):
 
     def _read_tensor(self, box: _Box) -> Array:
         """The chunks of a box; zero where it leaves the tensor."""
-        pieces, offsets, allowed = self._resolve(box, "tensor load")
+        offsets, allowed = self._resolve(box, "tensor load")
+        if box.part is None:
+            return np.zeros(box.tensor.box_bytes // CHUNK_BYTES, np.complex128)
+        memory, pieces = self._global_access, box.part.pieces
+        values = memory.storage.views[pieces.size].take(offsets // pieces.size)
+        if allowed is not None:
+            data = np.zeros(box.tensor.box_bytes, np.uint8)
+            data.view(values.dtype)[pieces.places[allowed]] = values[allowed]
+            return data.view(np.complex128)
+        if self._launch.checks and memory.watches(int(offsets[0])):
+            memory.check_read(self.access(box.thread, offsets, pieces.size, None, "tensor load"))
+        if pieces.whole:
+            return values.view(np.complex128)
         data = np.zeros(box.tensor.box_bytes, np.uint8)
-        if pieces is not None:
-            memory = self._global_access
-            shift = pieces.size.bit_length() - 1
-            values = memory.storage.views[pieces.size].take(offsets >> shift)
-            wide = data.view(values.dtype)
-            if allowed is None:
-                wide[pieces.places] = values
-                if self._launch.checks and memory.watches(int(offsets[0])):
-                    access = self.access(box.thread, offsets, pieces.size, None, "tensor load")
-                    memory.check_read(access)
-            else:
-                wide[pieces.places[allowed]] = values[allowed]
+        data.view(values.dtype)[pieces.places] = values
         return data.view(np.complex128)
 
-    def _write_tensor(self, box: _Box, pieces: _Pieces | None, place: Access, data: Array) -> None:
-        """Put what a store read into its tensor; what lies outside is dropped."""
-        if pieces is None:
+    def _write_tensor(self, box: _Box, shape: tuple[int, ...], place: Access, data: Array) -> None:
+        """Put what a store read into its tensor; what lies outside is dropped. `shape` is that of
+        the chunks."""
+        if box.part is None:
             return
-        memory = self._global_access
+        memory, pieces = self._global_access, box.part.pieces
         if self._launch.checks:
             memory.check_write(place)
         target = memory.storage.views[pieces.size]
-        stored = data.reshape(len(box.stored_chunks), -1)
-        rows = np.zeros((len(stored), box.tensor.row_bytes), np.uint8)
-        rows[:, : stored.shape[1]] = stored
-        values = rows.view(target.dtype).ravel()[pieces.places]
-        chosen = slice(None) if place.mask is None else place.mask
-        target[place.where[chosen] // pieces.size] = values[chosen]
+        rows = data.reshape(shape[0], -1)
+        if rows.shape[1] < box.tensor.row_bytes:
+            rows = np.zeros((shape[0], box.tensor.row_bytes), np.uint8)
+            rows[:, : shape[1] * CHUNK_BYTES] = data.reshape(shape[0], -1)
+        values = rows.reshape(-1).view(target.dtype)
+        if not pieces.whole:
+            values = values.take(pieces.places)
+        where = place.where // pieces.size
+        if place.mask is None:
+            target[where] = values
+        else:
+            target[where[place.mask]] = values[place.mask]
 
-    def _resolve(self, box: _Box, what: str) -> tuple[_Pieces | None, NDArray[np.int64], Mask]:
-        """The pieces of a box, their offsets in global memory, and which may be accessed."""
-        inside = box.inside
-        if inside is None:
-            return None, np.zeros(0, np.int64), None
-        tensor = box.tensor
-        strides = (tensor.element_bytes, *tensor.strides)
-        first = tensor.address + sum(
-            (start + low * step) * stride
-            for start, (low, _), step, stride in zip(
-                *(box.start, inside, tensor.steps, strides), strict=True
-            )
-        )
-        key = tensor, inside, first % SECTOR_BYTES
-        pieces = self._pieces.get(key)
-        if pieces is None:
-            pieces = self._pieces[key] = _cut(*key)
+    def _resolve(self, box: _Box, what: str) -> tuple[NDArray[np.int64], Mask]:
+        """The offsets of the pieces of a box in global memory, and which may be accessed."""
+        if box.part is None:
+            return np.zeros(0, np.int64), None
+        pieces, first = box.part
         if self._launch.checks:
-            moved = pieces.size * len(pieces.offsets)
-            self._launch.counters.add_global(
-                box.thread.pc, 1, pieces.sectors, -(-moved // SECTOR_BYTES), moved
-            )
-        memory = self._global_access
-        begin = first - GLOBAL_BASE
+            self._launch.counters.global_counts[box.thread.pc] += pieces.counts
+        memory, begin = self._global_access, first - GLOBAL_BASE
         if memory.covers(begin, begin + pieces.extent):
-            return pieces, begin + pieces.offsets, None
+            return begin + pieces.offsets, None
         where = first + pieces.offsets
         resolved = memory.resolve(self.access(box.thread, where, pieces.size, None, what))
-        return pieces, resolved.where, resolved.mask
+        return resolved.where, resolved.mask
 
 
 def _coordinate_fault(tensor: TensorMap, start: tuple[int, ...], store: bool) -> str | None:
@@ -251,22 +244,40 @@ def _coordinate_fault(tensor: TensorMap, start: tuple[int, ...], store: bool) ->
     return None
 
 
-def _cut(tensor: TensorMap, inside: _Bounds, residue: int) -> _Pieces:
+def _part(tensor: TensorMap, start: tuple[int, ...]) -> _Part | None:
+    """What of a box lies in its tensor, or None."""
+    address, inside = tensor.address, []
+    pitches = tensor.element_bytes, *tensor.strides
+    axes = zip(start, tensor.extents, tensor.dims, tensor.steps, pitches, strict=True)
+    for first, extent, dim, step, pitch in axes:
+        low, high = max(0, -(first // step)), min(extent, -((first - dim) // step))
+        if low >= high:
+            return None
+        inside.append((low, high))
+        address += (first + low * step) * pitch
+    shape = tensor.element_bytes, tensor.strides, tensor.steps, tensor.extents
+    return _Part(_cut(shape, tuple(inside), address % SECTOR_BYTES), address)
+
+
+@lru_cache(maxsize=MOST_CUTS)
+def _cut(shape: _Shape, inside: _Bounds, residue: int) -> _Pieces:
     """Cut the part of a box inside its tensor; `residue` is its first address modulo a sector."""
-    element = tensor.element_bytes
+    element, strides, steps, extents = shape
     (low, high), *outer = inside
     first, row = low * element, (high - low) * element
     common = first | row | residue | CHUNK_BYTES
     size = common & -common
     offsets = np.arange(0, row, size)
     places = np.arange(first, first + row, size)
-    pitch = tensor.row_bytes
-    of_dims = zip(outer, tensor.strides, tensor.steps[1:], tensor.extents[1:], strict=True)
+    pitch = extents[0] * element
+    of_dims = zip(outer, strides, steps[1:], extents[1:], strict=True)
     for (low, high), stride, step, extent in of_dims:
         rows = np.arange(high - low)[:, None]
         offsets = (rows * step * stride + offsets).ravel()
         places = ((rows + low) * pitch + places).ravel()
         pitch *= extent
     sectors = len(np.unique((offsets + residue) // SECTOR_BYTES))
+    moved = size * len(offsets)
+    counts = np.array([1, sectors, -(-moved // SECTOR_BYTES), moved, 1])
     extent = int(offsets[-1]) + size
-    return _Pieces(size, offsets, places // size, extent, sectors)
+    return _Pieces(size, offsets, places // size, extent, counts, moved == pitch)

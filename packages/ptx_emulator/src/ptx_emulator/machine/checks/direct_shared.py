@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Bools, Ints, Mask
 from ptx_emulator.machine.checks.accessors import Epochs, Read
+from ptx_emulator.machine.checks.readers import Readers
 from ptx_emulator.machine.checks.shadow_state import ShadowState
 from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.launch.launch import Launch
@@ -35,7 +36,7 @@ class DirectShared:
         native: Native,
         storage: Storage,
         state: ShadowState,
-        readers: tuple[Ints, Ints],
+        readers: Readers,
         latest: tuple[Epochs, Epochs],
     ) -> None:
         self._launch = launch
@@ -114,6 +115,20 @@ class DirectShared:
         given = self._current(), chunks, rows, readers, epochs, tag, looked_at
         return bool(self._native.read_chunks(*given) >= 0)
 
+    def read_in_bulk(
+        self, chunks: Ints, row: int, me: tuple[int, int], reader: int, epoch: int, tag: int
+    ) -> bool:
+        """An engine reads chunks for a warp and a lane, or -1 if the lane does not act alone."""
+        given = self._current(), chunks, row, *me, reader, epoch, tag
+        return bool(self._native.read_in_bulk(*given) >= 0)
+
+    def read_operands(
+        self, chunks: Ints, starts: Ints, rows: Ints, readers: Ints, epochs: Epochs, tags: Ints
+    ) -> bool:
+        """Tensor cores read the same chunks [steps, n] from several starts [g] on."""
+        given = self._current(), chunks, starts, rows, readers, epochs, tags
+        return bool(self._native.read_operands(*given) >= 0)
+
     def hold(self, objects: Bools) -> None:
         """Where mbarriers are."""
         self._objects, self._layout = objects, -1
@@ -140,8 +155,8 @@ class DirectShared:
                 *(clocks.seen_by_lanes, clocks.seen_by_proxy, SHARED_BASE),
                 *(clocks.num_agents, clocks.num_ctas),
                 *(clocks.num_warps, clocks.warps_per_cta, *state.frame_of_writers()),
-                *(state.num_chunks, *state.frame_of_reads(), len(self._readers[0])),
-                *(*self._readers, *self._latest),
+                *(state.num_chunks, *state.frame_of_reads(), len(self._readers.first)),
+                *(*self._readers[:2], *self._latest),
                 0 if self._objects is None else self._objects,
             )
         return self._frame

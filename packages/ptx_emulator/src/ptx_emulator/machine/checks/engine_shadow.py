@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Thread
 from ptx_emulator.machine.checks import explain
+from ptx_emulator.machine.checks.accessors import Epochs
 from ptx_emulator.machine.checks.shadow import UNSYNCED, Shadow, pc_of
 from ptx_emulator.machine.checks.shadow_state import (
     COLLECTIVE,
@@ -23,6 +25,17 @@ from ptx_emulator.machine.checks.shadow_state import (
 from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.launch.clocks import SEEN
 from ptx_emulator.machine.storage.storage import CHUNK
+
+
+class Steps(NamedTuple):
+    """What tensor cores read of every CTA, [steps, n], and how each step is remembered."""
+
+    chunks: Ints
+    tags: Ints
+
+    @classmethod
+    def of(cls, chunks: Ints, pcs: Sequence[int]) -> Steps:
+        return cls(chunks, COLLECTIVE + (np.array(pcs) << LANE_BITS))
 
 
 class EngineShadow(Shadow):
@@ -52,7 +65,7 @@ class EngineShadow(Shadow):
         known = self._seen_of_readers(seen)
         for reader in np.flatnonzero(self._latest_read > known).tolist():
             read, tags, _ = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
-            agent_before = int(self._readers[reader])
+            agent_before = int(self._readers.first[reader])
             read &= ~_by_thread(thread, agent_before, tags)
             if read.any():
                 before = agent_before, int(tags[read][0])
@@ -71,6 +84,12 @@ class EngineShadow(Shadow):
         if not self._checks:
             return
         clocks = self._clocks
+        row_id = clocks.row(thread.warp_id, thread.alone)
+        if self._direct is not None:
+            me = thread.warp, int(thread.sel.lane[thread.lane]) if thread.alone else -1
+            read = self._readers.of_agent.item(agent), epoch, COLLECTIVE + (thread.pc << LANE_BITS)
+            if self._direct.read_in_bulk(chunks, row_id, me, *read):
+                return
         if thread.alone:
             writers = self._state.last_writers(chunks * CHUNK, CHUNK)
             synced = clocks.known(thread.warp_id, alone=True)[SEEN, thread.warp]
@@ -81,7 +100,6 @@ class EngineShadow(Shadow):
                 where, other = chunks[late.any(axis=1)], pc_of(writers.tag[late])
                 site = thread.pc, thread.sel, thread.mask
                 self._report_engine("intra-warp-race", detail, *site, where, other)
-        row_id = thread.warp_id + (clocks.num_warps if thread.alone else 0)
         self.engine_read(
             chunks[None],
             np.array([[row_id]]),
@@ -104,7 +122,7 @@ class EngineShadow(Shadow):
         clocks."""
         if not self._checks:
             return
-        readers = self._reader_of_agent[reader_agents]
+        readers = self._readers.of_agent[reader_agents]
         tag = COLLECTIVE + (pc << LANE_BITS)
         if self._direct is not None:
             flat, when = np.ascontiguousarray(chunks), epochs.astype(np.int64)
@@ -116,6 +134,16 @@ class EngineShadow(Shadow):
         self._inspect_engine_read(chunks, rows, sel, pc)
         self._state.read_by_engines(chunks, readers, epochs, tag)
         np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+
+    def read_operands(
+        self, steps: Steps, starts: Ints, rows: Ints, reader_agents: Ints, epochs: Epochs
+    ) -> bool:
+        """Tensor cores read operands in steps, from flat chunks `starts` [g] on. If there may be
+        something to say of it, nothing is done."""
+        if self._direct is None:
+            return not self._checks
+        readers = self._readers.of_agent[reader_agents]
+        return self._direct.read_operands(steps.chunks, starts, rows, readers, epochs, steps.tags)
 
     def _inspect_engine_read(self, chunks: Ints, rows: Ints, sel: Selection, pc: int) -> None:
         clocks = self._clocks

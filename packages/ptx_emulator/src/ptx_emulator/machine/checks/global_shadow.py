@@ -15,6 +15,7 @@ import numpy as np
 
 from ptx_emulator.machine.access import Access, Bools, Ints, alone_among
 from ptx_emulator.machine.checks.flag_order import Actor, FlagOrder, Pair
+from ptx_emulator.machine.checks.lone_stores import store_by_one
 from ptx_emulator.machine.checks.shadow_state import LANE_BITS, LANE_MASK
 from ptx_emulator.machine.checks.values import Values
 from ptx_emulator.machine.lanes import GLOBAL_BASE, Selection
@@ -97,6 +98,11 @@ class GlobalShadow:
     ) -> None:
         """Check and record a resolved store."""
         strong = self.ordering(access.pc).strong
+        if access.sel.by_one and access.mask is None and not strong and self._native is not None:
+            how = (PLAIN << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)
+            launch = self._first_writer, self.agents
+            if store_by_one(self._native, self._clocks, allocation, access, launch, how):
+                return
         met = self._store(allocation, lanes, access, STRONG if strong else PLAIN, values)
         if not strong and met.any():
             self._report_at_once(allocation, lanes, access, met, values)
@@ -384,10 +390,9 @@ class GlobalShadow:
 
 def _alone(access: Access) -> Bools:
     """Whether lanes act alone, as those do for which an engine makes all the accesses."""
-    sel = access.sel
-    if sel.count > 1 and sel.lane[0] == sel.lane[-1] and sel.warp_id[0] == sel.warp_id[-1]:
-        return np.ones(sel.count, bool)
-    return alone_among(sel, access.mask)
+    if access.sel.by_one:
+        return np.ones(access.sel.count, bool)
+    return alone_among(access.sel, access.mask)
 
 
 def _name(allocation: Allocation) -> str:

@@ -14,6 +14,7 @@ from ptx_emulator.machine.checks import explain
 from ptx_emulator.machine.checks.accessors import Accessors, Epochs, Read
 from ptx_emulator.machine.checks.direct_shared import DirectShared
 from ptx_emulator.machine.checks.patterns import Pattern
+from ptx_emulator.machine.checks.readers import Readers
 from ptx_emulator.machine.checks.shadow_state import (
     COLLECTIVE,
     LANE_BITS,
@@ -51,35 +52,21 @@ class Shadow:
         self._exchanged = Exchanged(launch.program.kernel)
         self._warps_per_cta = launch.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
-        warps = np.arange(self._warps_per_cta)
-        groups = WARPS_PER_GROUP * np.arange(clocks.groups_per_cta)
-        self._readers: Ints = np.concatenate(
-            (
-                warps,
-                clocks.lane_agent(warps),
-                clocks.wgmma_agent(groups),
-                clocks.bulk_agent(warps),
-            )
-        )
-        self._wgmma_readers = slice(self._lane_agents, self._lane_agents + len(groups))
-        self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
-        self._reader_of_agent[self._readers] = np.arange(len(self._readers))
-        self._state = ShadowState(launch.shared_bytes, self._lane_agents, len(self._readers))
+        self._readers = Readers.of(clocks)
+        readers = len(self._readers.first)
+        self._state = ShadowState(launch.shared_bytes, self._lane_agents, readers)
         self._joins = 0  # barriers of all warps until the last look
         self._unsettled = False  # whether somebody wrote since then
         self._engines_wrote = False
         self._pending: list[Read] = []  # not yet entered into the tables
-        self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
-        self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
+        self._latest_read: Epochs = np.zeros(readers, np.int32)
+        self._latest_lane_read: Epochs = np.zeros(readers, np.int32)
         self._known: dict[Selection, Accessors] = {}
-        several = np.ones(len(self._readers), np.int64)
-        several[self._wgmma_readers] = WARPS_PER_GROUP
         self._direct: DirectShared | None = None
         if launch.native is not None and launch.checks:
-            readers, latest = (self._readers, several), (self._latest_read, self._latest_lane_read)
-            self._direct = DirectShared(
-                launch, launch.native, storage, self._state, readers, latest
-            )
+            latest = self._latest_read, self._latest_lane_read
+            given = launch, launch.native, storage, self._state, self._readers, latest
+            self._direct = DirectShared(*given)
 
     def check_read(
         self, access: Access, collective: bool = False, pattern: Pattern | None = None
@@ -205,17 +192,17 @@ class Shadow:
 
     def _agents_of_reader(self, reader: int) -> Ints:
         """The agents that read as one: the tensor cores of the four warps of a warpgroup do."""
-        readers = self._wgmma_readers
-        several = WARPS_PER_GROUP if readers.start <= reader < readers.stop else 1
-        return np.arange(self._readers[reader], self._readers[reader] + several)
+        first, agents = self._readers.first[reader], self._readers.agents[reader]
+        return np.arange(first, first + agents)
 
     def _seen_of_readers(self, seen: Epochs) -> Epochs:
         """By reader, what a clock has seen of it: of a warpgroup what it has of all four warps."""
-        known: Epochs = seen[self._readers]
-        first = self._readers[self._wgmma_readers]
+        readers = self._readers
+        known: Epochs = seen[readers.first]
+        first = readers.first[readers.wgmma]
         if len(first):
             of_warps = seen[first[0] : first[-1] + WARPS_PER_GROUP].reshape(-1, WARPS_PER_GROUP)
-            known[self._wgmma_readers] = of_warps.min(axis=1)
+            known[readers.wgmma] = of_warps.min(axis=1)
         return known
 
     def _accessors(self, access: Access) -> tuple[Accessors, Ints]:
@@ -335,10 +322,10 @@ class Shadow:
                 agents = self._agents_of_reader(reader)
                 known = seen.take(who.clock_row[:, None] + agents).min(axis=1)
                 late, tags, epochs = self._state.late_reads(reader, offsets, access.nbytes, known)
-                reads = int(self._readers[reader]), tags, epochs
+                reads = int(self._readers.first[reader]), tags, epochs
                 late = self._unflagged_reads(late, access, who, reads)
                 if late.any():
-                    agent = np.full((late.size, 1), self._readers[reader])
+                    agent = np.full((late.size, 1), self._readers.first[reader])
                     readers = Writers(epochs[:, None], agent, tags[:, None])
                     what = "write over bytes read by"
                     detail, other = self._explain(what, readers, late[:, None], who)

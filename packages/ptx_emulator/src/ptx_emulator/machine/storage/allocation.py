@@ -74,14 +74,19 @@ class Allocation:
         self.newest_reader = 0
         self._part = CHUNK
         self._num_parts = -(-size // CHUNK)
-        self._writes = _Record.of_nobody(self._num_parts)
+        self._kept_writes: _Record | None = None
         self._reads: _Record | None = None
+
+    @property
+    def _writes(self) -> _Record:
+        if self._kept_writes is None:
+            self._kept_writes = _Record.of_nobody(self._num_parts)
+        return self._kept_writes
 
     def copied(self) -> Allocation:
         """The allocation as it is now."""
         same = copy(self)
-        untouched = _Record.of_nobody(self._num_parts)
-        same._writes = self._writes.copied() if self.newest else untouched
+        same._kept_writes = self._writes.copied() if self.newest else None
         same._reads = None if self._reads is None else self._reads.copied()
         return same
 
@@ -178,7 +183,8 @@ class Allocation:
         granule = nbytes & -nbytes
         if granule < self._part:
             times = self._part // granule
-            self._writes = self._writes.cut(times)
+            if self._kept_writes is not None:
+                self._kept_writes = self._kept_writes.cut(times)
             if self._reads is not None:
                 self._reads = self._reads.cut(times)
             self._num_parts *= times

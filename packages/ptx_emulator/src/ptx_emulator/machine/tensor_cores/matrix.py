@@ -105,7 +105,7 @@ class MatrixUnit:
             registers: Floats = by_register.reshape(4 * fragments, lanes)
         else:
             registers = np.empty((4 * fragments, lanes), np.float32)
-            native.spread(product, fragments, lanes, registers)
+            native.spread(product, fragments, lanes, None, registers)
         return registers + c
 
     def _widened(
@@ -118,7 +118,7 @@ class MatrixUnit:
         a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
         if native is not None:
             values = F16_VALUES if dtype == "f16" else None
-            native.widen_a(a, steps, lanes, values, left)
+            native.widen_a(a, steps, lanes, values, None, left)
             native.widen_b(b, fragments, steps, lanes, values, right)
             return left, right
         halves = to_f32(a.view(np.uint16), dtype).reshape(steps, 2, 2, warps, 8, 4, 2)
