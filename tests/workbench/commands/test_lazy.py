@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ import typer
 
 from flash_attention_workbench.commands.commands import app
 from flash_attention_workbench.commands.lazy import LazyCommand, LazyGroup
+from flash_attention_workbench.commands.signature import READ
 from tests.workbench.commands.invoke import invoke, refuse
 
 ROOT: Any = typer.main.get_command(app)
@@ -44,6 +46,16 @@ def test_what_is_read_is_what_is_imported(command: LazyCommand) -> None:
     assert command.name == loaded.name
     assert [_facts(p) for p in loaded.params] == [_facts(p) for p in imported.params]
     assert [option.name for option in loaded.params if not option.help] == []
+
+
+@pytest.mark.parametrize("command", LAZY.values(), ids=list(LAZY))
+def test_annotations_are_found_as_python_3_13_looks_for_them(
+    command: LazyCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith(READ)]:
+        monkeypatch.delitem(sys.modules, module)  # with the names that others have asked for
+    found = inspect.signature(command._signature(), locals={}, eval_str=True).parameters
+    assert [name for name, each in found.items() if isinstance(each.annotation, str)] == []
 
 
 def test_a_module_is_imported_when_its_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:

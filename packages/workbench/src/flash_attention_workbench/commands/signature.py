@@ -20,10 +20,15 @@ READ = "read:"  # before the name of a module that is not imported
 
 def signature_of(module: str, name: str) -> Callable[..., None]:
     """A function with the parameters and the docstring of the one in `module`, not to be called."""
+    names = _names(module)
     try:
-        found: Callable[..., None] = _names(module)[name]
+        found: Callable[..., None] = names[name]
     except KeyError:
         raise AttributeError(f"{module} has no function {name}") from None
+    texts = (each for each in found.__annotations__.values() if isinstance(each, str))
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Name) and node.id in names.bindings:
+            names[node.id]  # found now: Python 3.13 looks for it past `__missing__`
     return found
 
 
