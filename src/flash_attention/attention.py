@@ -142,14 +142,14 @@ def attention(
     if score is not None or mask is not None:
         keywords = with_function(score, mask, keywords)
     try:
-        call = with_built_in_mask(Call(q, k, v, out, **keywords))
+        call = Call(q, k, v, out, **keywords)
     except TypeError:
         check_keywords("attention", keywords)
         raise
     plain = deterministic is False and backward_config is None
     backward = NO_BACKWARD_OPTIONS if plain else BackwardOptions.of(backward_config, deterministic)
-    if type(call.dropout_p) is not float or call.dropout_p:
-        call = with_rng_state(call, config, validate)
+    if call.function is not None or type(call.dropout_p) is not float or call.dropout_p:
+        call = _settled(call, config, validate)
     if not (ops.is_traced(q, k, v) or _any_transforms() or forward_ad._current_level >= 0):
         if _records() and call.needs_grad():
             if (found := run_recorded(call, config, validate, backward)) is not None:
@@ -166,6 +166,15 @@ def with_function(
     if keywords.get("function") is not None:
         raise UnsupportedError("function is given beside score or mask; leave one of them out")
     return {**keywords, "function": Function(score, mask)}
+
+
+def _settled(call: Call, config: GivenConfig | None, validate: bool) -> Call:
+    """Return the call that is computed: with a built-in mask in place of a function that describes
+    it, and with a state of its random numbers."""
+    call = with_built_in_mask(call)
+    if type(call.dropout_p) is not float or call.dropout_p:
+        return with_rng_state(call, config, validate)
+    return call
 
 
 def with_rng_state(call: Call, config: GivenConfig | None = None, validate: bool = False) -> Call:
@@ -268,7 +277,5 @@ def read_arguments(
     validate = own.pop("validate", False)
     check_switch("validate", validate)
     backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
-    call = with_built_in_mask(call_of(function, q, k, v, out, own))
-    if type(call.dropout_p) is not float or call.dropout_p:
-        call = with_rng_state(call, config, bool(validate))
+    call = _settled(call_of(function, q, k, v, out, own), config, bool(validate))
     return call, config, bool(validate), backward

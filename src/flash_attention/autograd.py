@@ -179,7 +179,8 @@ class _Recorded(Function):
     ) -> Any:
         plan, shares, options, backward, slots, versions = ctx.asked
         saved = ctx.saved_tensors  # which were not changed, those that are captured neither
-        check_unchanged(versions)
+        if versions:
+            check_unchanged(versions)
         wanted = ctx.needs_input_grad
         if plan is not None and do is not None and not (_is_compiling() or _is_grad_enabled()):
             asked = (wanted, dlse is None, shares, backward, _is_deterministic())
