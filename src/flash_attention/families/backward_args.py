@@ -49,7 +49,7 @@ class BackwardKernelArgs(CallArgs):
         ("dq_sum", ctypes.c_void_p),  # float32 (heads, stat_rows, d_head)
         ("dq_semaphore", ctypes.c_void_p),  # int32 (heads, stat_rows / 64)
         ("ds", ctypes.c_void_p),
-        ("dk_sum", ctypes.c_void_p),  # float32 (head_splits, heads_k, key_rows, d_head)
+        ("dk_sum", ctypes.c_void_p),  # float32 (key_sums, heads_k, key_rows, d_head)
         ("dv_sum", ctypes.c_void_p),
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
         *((f"{name}_stride", Strides) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")),
@@ -62,6 +62,7 @@ class BackwardKernelArgs(CallArgs):
         ("part_key", ctypes.c_int32),
         ("part_keys", ctypes.c_int32),
         ("head_splits", ctypes.c_int32),
+        ("key_sums", ctypes.c_int32),
         *DROPOUT,
     )
 
@@ -121,7 +122,7 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
     put_absolute(args, problem)
     put_call_values(args, problem)
     args.put_lengths(problem)
-    args.head_splits = 1
+    args.head_splits = args.key_sums = 1
     put_dropout(args, problem)
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

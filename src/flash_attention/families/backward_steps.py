@@ -50,17 +50,22 @@ def parse_step_name(name: str) -> BackwardStep | None:
 
 
 def prepare_step(
-    problem: BackwardProblem, target: str, *, sum_columns: int = 0, orders_dq: bool = False
+    problem: BackwardProblem,
+    target: str,
+    *,
+    sum_columns: int = 0,
+    orders_dq: bool = False,
+    key_sum_columns: int = 0,
 ) -> Step:
     """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
-    dq_sum, or dq_semaphore if dQ is added in order, and the gradients of rows that belong to no
-    sequence."""
+    dq_sum, or dq_semaphore if dQ is added in order, `key_sum_columns` columns of dk_sum and dv_sum,
+    and the gradients of rows that belong to no sequence."""
     threads = _row_threads(problem)
     chunks = max(1, -(-problem.d_v // (threads * CHUNK)))
     unit = _unit(
         "prepare",
         f"{_lower(problem)}_{threads * chunks}_{'ordered' if orders_dq else sum_columns}"
-        f"{_suffix(problem)}",
+        f"{f'_keys_{key_sum_columns}' if key_sum_columns else ''}{_suffix(problem)}",
         target,
         (
             dtype_binding(_dtype(problem)),
@@ -70,6 +75,7 @@ def prepare_step(
             Number("row_chunks", chunks),
             Number("sum_columns", sum_columns),
             Number("orders_dq", int(orders_dq)),
+            Number("key_sum_columns", key_sum_columns),
             Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),
         ),
     )
@@ -148,11 +154,11 @@ def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
     return (Step(unit, Geometry(grids[0], THREADS)),)
 
 
-def split_scratch(problem: BackwardProblem, columns: int, head_splits: int) -> dict[str, int]:
+def split_scratch(problem: BackwardProblem, columns: int, key_sums: int) -> dict[str, int]:
     """Return the bytes of dk_sum and dv_sum, if the heads are split."""
-    if head_splits == 1:
+    if key_sums == 0:
         return {}
-    size = 4 * head_splits * problem.heads_k * key_rows(problem) * columns
+    size = 4 * key_sums * problem.heads_k * key_rows(problem) * columns
     return {"dk_sum": size, "dv_sum": size}
 
 

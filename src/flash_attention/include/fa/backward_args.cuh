@@ -23,7 +23,7 @@ struct BackwardKernelArgs : CallArgs {
   float* dq_sum;      // [heads, stat_rows, d_head], sums of dS K in the order of SumOrder
   int* dq_semaphore;  // [heads, stat_rows / 64], tiles that have added their share to dq_sum
   void* ds;           // dS of a part of the work, in 16 bits
-  float* dk_sum;      // [head_splits, heads of k, key_rows, d_head], in the order of SumOrder
+  float* dk_sum;      // [key_sums, heads of k, key_rows, d_head], in the order of SumOrder
   float* dv_sum;
   int* tile_counter;  // {tiles taken, CTAs done}, zero at first
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;
@@ -33,6 +33,7 @@ struct BackwardKernelArgs : CallArgs {
   // A part of the work, where parts share `ds`: some heads of k of all sequences, some of their keys.
   int part_head, part_heads, part_key, part_keys;
   int head_splits;       // into which the heads of q that share a head of k are split
+  int key_sums;          // sums of dK and of dV: one that all splits add to, or one for each split
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
   u32 dropout_addend, dropout_either;
   float dropout_scale;  // of the weights that are kept

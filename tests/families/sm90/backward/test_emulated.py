@@ -10,6 +10,7 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch.compute import compute_gradients
 from flash_attention.launch.emulation import Settings, emulate_backward_plan, emulate_checked
 from flash_attention.launch.plan import Plan
@@ -187,14 +188,21 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "sums"),  # that all splits add to, or one for each split
+    [(config(d_head=96, order="dynamic_8"), 1), (config(d_head=96, **ORDERED), 6)],
+)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=HOPPER)])
-def test_splits_of_the_heads_add_up(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_splits_of_the_heads_add_up(
+    monkeypatch: pytest.MonkeyPatch, device: str, kernel: KernelConfig, sums: int
+) -> None:
     family = "flash_attention.families.sm90.backward.family"
     monkeypatch.setattr(f"{family}.head_splits", lambda *_: 6)  # one of which has two heads
     q_lengths, k_lengths = PACKED
     case = Case(q_lengths, k_lengths, heads=(7, 1), d=(96, 72), causal=True, device=device)
-    plan = Plan(case.call)
+    plan = Plan(case.call, kernel)
     assert plan.recipe.arguments.head_splits == 6
+    assert plan.recipe.arguments.key_sums == sums
     case.check(plan.run(case.call))
 
 

@@ -83,7 +83,13 @@ def test_splits_of_the_heads_are_added_up() -> None:
         2 * 4,
     )  # blocks of queries and of keys: batch, heads and blocks of a head
     assert made.steps[2].geometry.grid == (rows + 2 * 4 * keys, 1, 1)  # 4 parts of dK and of dV
-    assert made.scratch["dk_sum"] == made.scratch["dv_sum"] == 4 * 4 * 1024 * 128
+    sums = 4 * 1024 * 128  # to which all splits add
+    assert made.scratch["dk_sum"] == made.scratch["dv_sum"] == sums
+    assert (names[0], made.arguments.key_sums) == ("backward_prepare_bf16_16_128_keys_128", 1)
+    in_turn = config(dq="ordered", schedule="paired", order="dynamic_8")  # whose bits repeat
+    turns = recipe(in_turn, heads_k=1)
+    assert turns.scratch["dk_sum"] == turns.arguments.key_sums * sums
+    assert turns.arguments.key_sums == turns.arguments.head_splits > 1
 
 
 def test_a_persistent_kernel_has_as_many_ctas_as_multiprocessors() -> None:

@@ -22,7 +22,7 @@ GQA: dict[str, Any] = {"batch": 1, "heads": 64, "heads_k": 8, "causal": True}
         ({**GQA, "seq_q": 16384, "seq_k": 16384}, 1),  # enough tiles
         ({**GQA, "batch": 8, "seq_q": 4096, "seq_k": 4096}, 1),
         ({**GQA, "seq_q": 1024, "seq_k": 1024}, 4),  # 64 tiles for 132 multiprocessors
-        ({**GQA, "batch": 7, "heads_k": 4, "seq_q": 2048, "seq_k": 2048}, 4),  # tiles of 16 heads
+        ({**GQA, "batch": 7, "heads_k": 4, "seq_q": 2048, "seq_k": 2048}, 8),  # tiles of 16 heads
         ({**GQA, "seq_q": 256, "seq_k": 256}, 8),
         ({**GQA, "heads": 71, "heads_k": 1, "seq_q": 2048, "seq_k": 2048}, 18),
         ({**GQA, "heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "batch": 2}, 3),
@@ -56,7 +56,8 @@ def test_the_parts_of_a_workspace_need_enough_tiles_each() -> None:
 
 
 def test_sums_stay_within_the_workspace() -> None:
-    problem = replace(PROBLEM, **{**GQA, "seq_q": 1024, "seq_k": 1024})
+    """Of a deterministic pass each split has sums of its own; of others all add to one."""
+    problem = replace(PROBLEM, **{**GQA, "seq_q": 1024, "seq_k": 1024}, deterministic=True)
     kernel = heuristic(problem, MEASURED_ARCH)
     assert not isinstance(kernel, str)
     of_a_split = 2 * 4 * 8 * 1024 * 128  # dK and dV in float32, heads of k, keys, columns

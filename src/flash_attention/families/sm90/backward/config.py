@@ -126,6 +126,11 @@ class HopperBackwardKernelConfig(KernelConfig):
         )
 
     @property
+    def fills_gaps(self) -> bool:
+        """Whether short tiles of many heads come last. Tiles that take turns would wait longer."""
+        return self.tile_order is not TileOrder.ONE_EACH and not self.orders_dq
+
+    @property
     def num_threads(self) -> int:
         return WARPGROUP_THREADS * (3 + self.own_warpgroup)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.binding import Number
@@ -53,7 +53,7 @@ from flash_attention.families.sm90.backward.features import (
     feature_bindings,
     resolve,
 )
-from flash_attention.families.sm90.backward.head_splits import head_splits
+from flash_attention.families.sm90.backward.head_splits import head_splits, num_key_sums
 from flash_attention.families.sm90.backward.heuristic import chooses, heuristic, why_not
 from flash_attention.families.sm90.backward.parts import Part, Parts, all_work, split_work
 from flash_attention.families.sm90.backward.queries import Product, query_step
@@ -106,6 +106,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
                 *config.bindings(),
                 *feature_bindings(resolved),
                 Number("bias_bytes", bias_bytes(config) if resolved.bias else 0),
+                Number("adds_heads", int(resolved.splits_heads and config.adds_dq)),
+                Number("shrinking_tiles", int(_shrinks(config, resolved))),
             ),
             wrappers=_wrappers(config),
             asserts=layout_asserts(BackwardKernelArgs, resolved.program, LAYOUT_ASSERTS),
@@ -140,6 +142,8 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         sums_tiles = TILE_SUMS in tiles_of_bias(problem.program)
         work = _work(problem, setting.workspace_bytes, stores_ds=stores_ds, sums_tiles=sums_tiles)
         arguments.head_splits = splits = _head_splits(config, problem, work, setting)
+        key_sums = num_key_sums(config, splits)
+        arguments.key_sums = max(1, key_sums)
         lists = _lists(config, problem)
         features = _features(config, problem, splits, lists)
         turns = config.orders_dq
@@ -151,7 +155,14 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         steps: list[Step] = []
         if lists is not None:
             steps += lists.put(arguments, LAYOUT_ASSERTS, target)
-        steps.append(prepare_step(problem, target, sum_columns=columns, orders_dq=turns))
+        steps.append(
+            prepare_step(
+                *(problem, target),
+                sum_columns=columns,
+                orders_dq=turns,
+                key_sum_columns=config.d_head if key_sums and config.adds_dq else 0,
+            )
+        )
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
             geometry = Geometry(grid, config.num_threads, smem_bytes)
@@ -173,7 +184,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             scratch={
                 **stat_scratch(problem, sum_columns=kept_columns, orders_dq=turns),
                 **({"ds": work.workspace_bytes} if work.workspace_bytes else {}),
-                **split_scratch(problem, config.d_head, splits),
+                **split_scratch(problem, config.d_head, key_sums),
                 **({} if lists is None else lists.scratch),
             },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
@@ -190,11 +201,15 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         return PLAIN, CAUSAL, *split
 
     def companions(self, config: HopperBackwardKernelConfig, arch: Arch) -> list[Unit]:
-        """Return the kernel after one that splits heads, for dense tensors."""
+        """Return the kernels before and after one that splits heads, for dense tensors."""
         sizes, dtype = (1, 1, 1, 1, 1, config.d_head, config.d_head), config.dtype.to_torch_dtype()
         problem = BackwardProblem(*sizes, dtype, 1.0)
-        sums = _sums(config, dq=config.adds_dq, splits=2)
-        return [step.unit for step in sums_steps(problem, config.target(arch), sums)]
+        sums, target = _sums(config, dq=config.adds_dq, splits=2), config.target(arch)
+        steps = sums_steps(problem, target, sums)
+        if config.adds_dq:
+            columns = config.d_head
+            steps += (prepare_step(problem, target, sum_columns=columns, key_sum_columns=columns),)
+        return [step.unit for step in steps]
 
     def stores_tiles(self, problem: Problem, config: HopperBackwardKernelConfig | None) -> bool:
         return isinstance(problem, BackwardProblem) and stores_tiles(problem, config)
@@ -208,6 +223,11 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     def suits(self, config: HopperBackwardKernelConfig, problem: Problem) -> bool:
         """Whether a config computes what is wanted, in a fixed order if that is asked for."""
         return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
+
+
+def _shrinks(config: HopperBackwardKernelConfig, features: Features) -> bool:
+    """Whether the short tiles of a causal mask come last."""
+    return config.fills_gaps and features.mask is MaskKind.CAUSAL
 
 
 def _resizing(
@@ -233,7 +253,7 @@ def _resizing(
             (prepared_blocks(other), main, *sums_grids(other, after), *sink_grids(other)),
             {
                 **stat_scratch(other, sum_columns=columns, orders_dq=turns),
-                **split_scratch(other, config.d_head, splits),
+                **split_scratch(other, config.d_head, num_key_sums(config, splits)),
             },
         )
 

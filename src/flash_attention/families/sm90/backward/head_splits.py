@@ -2,8 +2,8 @@
 """Into how many splits the heads of q that share a head of k go.
 
 A tile of keys visits the queries of all heads that share them, so grouped heads make few, long
-tiles. Where these do not fill the GPU evenly, each tile has a split of the heads, and a kernel adds
-the splits of dK and dV up.
+tiles. Where these do not fill the GPU evenly, each tile has a split of the heads. Where tiles add
+dQ up in any order, they add their dK and dV to one sum, too; else a kernel adds the splits up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.backward.parts import Part, Parts
 
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
-SUM_BYTES_PER_US = 4e6  # of splits that are stored and read again
+SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are cleared, stored, added to and read
 TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
+SPLIT_COST = 1.05  # of the main kernel, with splits: as many times more tiles begin and end
 LAUNCH_US = 1.0  # of the kernel that adds the splits up, which may convert dQ as well
 DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
 DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # where that was measured
+SHORT_GROUPS = 4  # kShortGroups of sm90/backward/work.cuh
 MOST_TILES = 16  # of a multiprocessor, whose time is found tile by tile
 
 
@@ -43,7 +45,7 @@ def head_splits(
     choices = [
         splits
         for splits in sorted({-(-group // heads) for heads in range(1, group)})
-        if sum(split_scratch(problem, config.d_head, splits).values()) <= most_bytes
+        if _sum_bytes(problem, config, splits) <= most_bytes
     ]
     alike = Counter(replace(part, part_head=0) for part in work.parts)
     return min(
@@ -69,8 +71,26 @@ def _expected_us(
         main *= 1 + DRIFT * -(-problem.heads_per_kv // splits)
     if splits == 1:
         return main
-    stored = sum(split_scratch(problem, config.d_head, splits).values())
-    return main + LAUNCH_US + 2 * stored / SUM_BYTES_PER_US
+    return SPLIT_COST * main + LAUNCH_US + _moved_bytes(problem, config, splits) / SUM_BYTES_PER_US
+
+
+def num_key_sums(config: HopperBackwardKernelConfig, splits: int) -> int:
+    """Return the sums of dK, and of dV: none without splits, one that all tiles add to where they
+    add dQ too, else one for each split."""
+    if splits == 1:
+        return 0
+    return 1 if config.adds_dq else splits
+
+
+def _moved_bytes(problem: BackwardProblem, config: HopperBackwardKernelConfig, splits: int) -> int:
+    """Return the bytes of sums that are stored and read again. A sum that tiles add to is cleared
+    and read once, and each split adds to all of it."""
+    stored = _sum_bytes(problem, config, splits)
+    return 2 * stored + (splits * stored if config.adds_dq else 0)
+
+
+def _sum_bytes(problem: BackwardProblem, config: HopperBackwardKernelConfig, splits: int) -> int:
+    return sum(split_scratch(problem, config.d_head, num_key_sums(config, splits)).values())
 
 
 def _drifts(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> bool:
@@ -107,12 +127,25 @@ def _tiles(
     group = problem.heads_per_kv
     heads_of = [(i + 1) * group // splits - i * group // splits for i in range(splits)]
     sides = part.part_heads * splits
-    side_by_side = -(-sides // -(-sides // max(1, config.group_heads)))
     firsts = range(part.part_key, part.part_key + part.part_keys, config.B_c)
     blocks_of = [-(-_rows_that_see(problem, config, first) // config.B_r) for first in firsts]
-    for first in range(0, sides, side_by_side):
-        heads = [heads_of[i % splits] for i in range(first, min(first + side_by_side, sides))]
-        yield from (blocks * count for blocks in blocks_of for count in heads)
+    for blocks, most in _phases(problem, config, blocks_of):
+        side_by_side = -(-sides // -(-sides // max(1, most)))
+        for first in range(0, sides, side_by_side):
+            heads = [heads_of[i % splits] for i in range(first, min(first + side_by_side, sides))]
+            yield from (seen * count for seen in blocks for count in heads)
+
+
+def _phases(
+    problem: BackwardProblem, config: HopperBackwardKernelConfig, blocks: list[int]
+) -> list[tuple[list[int], int]]:
+    """Return the blocks of a head's tiles that are computed together, and how many heads run side
+    by side, as sm90/backward/work.cuh has them."""
+    if not (problem.causal and problem.window is None and config.fills_gaps):
+        return [(blocks, config.group_heads)]
+    longer = len(blocks) // 2
+    most = config.group_heads
+    return [(blocks[:longer], most), (blocks[longer:], SHORT_GROUPS * most)]
 
 
 def _rows_that_see(problem: BackwardProblem, config: HopperBackwardKernelConfig, key: int) -> int:

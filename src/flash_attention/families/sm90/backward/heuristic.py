@@ -34,7 +34,6 @@ ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
 ENOUGH_TILES = 264  # twice the multiprocessors of an H200
-LONG_KEYS, LONG_HEADS = 8192, 2  # grouped heads side by side whose queries L2 holds
 SHORT_KEYS = 3072
 SHORT_HEADS = {64: 16, 96: 32}  # side by side up to so many keys, by d_head
 MOST_HEADS = 64  # side by side, so that few kernels serve all lengths
@@ -123,7 +122,10 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
     few = FEW_KEYS
-    if not (problem.causal and problem.total_k is not None):  # their tiles are short
+    many = problem.total_k is not None and _num_tiles(problem) > FEW_PACKED_TILES
+    if many and (d_head <= 96 or problem.heads_per_kv > 1):  # whose turns cost more than sums
+        few = 0
+    elif not (problem.causal and problem.total_k is not None):  # their tiles are short
         few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
         few_tiles = FEW_TILES if problem.total_k is None else FEW_PACKED_TILES
         if _num_tiles(problem) <= few_tiles:
@@ -153,14 +155,14 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
 
 def _heads_of_enough_tiles(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
-    that the long ones of others leave. Without grouped heads all tiles are short enough, but those
-    of short sequences add to the same rows of dQ less often if they are of many heads. Long tiles
-    of grouped heads drift apart, and the fewer heads there are, the more of their rows L2 holds."""
+    that the long ones of others leave, unless all short tiles come last. Without grouped heads all
+    tiles are short enough, but those of short sequences add to the same rows of dQ less often if
+    they are of many heads."""
     heads = GROUP_HEADS
+    if problem.causal and problem.window is None and problem.total_k is None:
+        return heads
     if problem.heads_per_kv == 1 and problem.seq_k <= SHORT_KEYS and _is_uneven(problem):
         heads = SHORT_HEADS.get(d_head, heads)
-    if problem.heads_per_kv > 1 and problem.seq_k >= LONG_KEYS:
-        return LONG_HEADS
     if problem.heads_per_kv > 1:
         while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
             heads *= 2

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // After the main kernel, where the heads of q that share a head of k are split: dK and dV are the sums over
-// the splits, always in the same order.
+// the splits, always in the same order, or what all splits have added to one sum.
 #pragma once
 #include <fa/backward/convert.cuh>
 #include <fa/backward/rows.cuh>
@@ -14,7 +14,7 @@ struct KeyRows {
   const BackwardKernelArgs& args;
   attn::Sequence sequence;
   int head, first;  // of the sequence
-  i64 sum_row;      // of the first split, for the first of the rows
+  i64 sum_row;      // of the first sum, for the first of the rows
 
   __device__ KeyRows(const BackwardKernelArgs& args, int cta) : args(args) {
     const int kv_heads = args.heads / args.heads_per_kv;
@@ -60,11 +60,11 @@ __device__ void add_part(const BackwardKernelArgs& args, int cta) {
   const float* const sums =
       (values ? args.dv_sum : args.dk_sum) + rows.sum_row * Config::kSumColumns;
   const i64 split = static_cast<i64>(args.heads / args.heads_per_kv) * args.key_rows *
-                    Config::kSumColumns;  // floats of one
+                    Config::kSumColumns;  // floats of one sum
   Unit unit;
   unit.read(i, sums);
 #pragma unroll 4
-  for (int s = 1; s < args.head_splits; ++s) {
+  for (int s = 1; s < args.key_sums; ++s) {
     Unit other;
     other.read(i, sums + s * split);
     unit.add(other);

@@ -155,9 +155,23 @@ __device__ void prepare_rows(const Rows<Config>& rows) {
   args.delta[rows.stat_row + row] = sees ? sums[row] - dlse : 0.f;
 }
 
+// The sums of dK and dV, if there is one of each that all splits of the heads add to. The CTAs share them.
+template <class Config>
+__device__ void clear_key_sums(const BackwardKernelArgs& args) {
+  const i64 threads = static_cast<i64>(gridDim.x) * Config::kThreads;
+  const i64 floats =
+      static_cast<i64>(args.heads / args.heads_per_kv) * args.key_rows * Config::kKeySumColumns;
+  for (i64 chunk = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
+       chunk < floats / 4; chunk += threads) {
+    ptx::st_global_16(reinterpret_cast<char*>(args.dk_sum) + chunk * kChunkBytes, {});
+    ptx::st_global_16(reinterpret_cast<char*>(args.dv_sum) + chunk * kChunkBytes, {});
+  }
+}
+
 template <class Config>
 __device__ void prepare(const BackwardKernelArgs& args) {
   if (Config::kStartsNext) ptx::launch_dependents();
+  if constexpr (Config::kKeySumColumns > 0) clear_key_sums<Config>(args);
   const RowBlock<Config> cta(args, blockIdx.x);
   const Rows<Config> rows(args, cta);
   if (!rows.empty()) prepare_rows<Config>(rows);

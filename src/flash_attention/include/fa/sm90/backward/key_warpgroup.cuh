@@ -197,7 +197,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // A gradient of all heads is complete: a warp stages and stores its 16 rows by itself.
   __device__ void store(const Gradient& gradient, float scale, float* sums, const TensorMap& map,
                         const Columns& to) {
-    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient, sums, mail(), Warpgroup);
+    if constexpr (Config::kSplitsHeads > 0)
+      return store_sum<Config>(gradient, sums, mail(), Warpgroup);
     const int row = mail().read(Word::kKeyFirst) + warp_key();
     if (lane_id() == 0) ptx::tma_wait_read();  // the rows before were read
     __syncwarp();                              // all lanes may write over them

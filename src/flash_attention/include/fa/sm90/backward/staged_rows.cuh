@@ -102,9 +102,9 @@ __device__ void store_staged(Tile staged, int first, int rows, const TensorMap& 
   }
 }
 
-// Stores a warpgroup's 64 rows of dK or dV of some of the heads, as accumulators have them. `sums` is dk_sum
-// or dv_sum.
-template <class Rows>
+// Stores a warpgroup's 64 rows of dK or dV of some of the heads, as accumulators have them, or adds them to
+// those of other heads. `sums` is dk_sum or dv_sum.
+template <class Config, class Rows>
 __device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpgroup) {
   const i64 row = mail.read(Word::kSumRow) + warpgroup * kWarpgroupRows;
   float4* const to = reinterpret_cast<float4*>(sums + row * 8 * Rows::kColFragments) +
@@ -112,7 +112,10 @@ __device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpg
 #pragma unroll
   for (int j = 0; j < Rows::kColFragments; ++j) {
     const float (&x)[4] = rows.v[0][j];
-    to[j * kWarpgroupSize] = {x[0], x[1], x[2], x[3]};
+    if constexpr (Config::kAddsHeads > 0)
+      ptx::red_add_4(&to[j * kWarpgroupSize].x, x);
+    else
+      to[j * kWarpgroupSize] = {x[0], x[1], x[2], x[3]};
   }
 }
 

@@ -83,11 +83,26 @@ __device__ inline BlockOfHead block_in_group(int index, int blocks, int all_head
   return {in_group / heads, first_head + in_group % heads};
 }
 
+// Under a causal mask the blocks of a head become shorter. The longer half of each head comes first, in groups,
+// and then the shorter half, in groups of `kShortGroups` times as many heads: many short tiles are left to fill
+// the gaps that long ones leave at the end, and half of the queries of more heads fit into L2.
+inline constexpr int kShortGroups = 4;
+__device__ inline BlockOfHead shrinking_block_in_group(int index, int blocks, int all_heads,
+                                                       int most) {
+  const int longer = blocks / 2, tiles = longer * all_heads;
+  if (index < tiles) return block_in_group(index, longer, all_heads, most);
+  const auto [block, head] =
+      block_in_group(index - tiles, blocks - longer, all_heads, most * kShortGroups);
+  return {longer + block, head};
+}
+
 template <class Config>
 __device__ Tile tile_in_group(int index, const BackwardKernelArgs& args, int group) {
   const int kv_heads = args.heads / args.heads_per_kv;
-  const auto [block, split] = block_in_group(index, num_key_blocks<Config>(args),
-                                             args.part_heads * args.head_splits, group);
+  const int blocks = num_key_blocks<Config>(args), heads = args.part_heads * args.head_splits;
+  const auto [block, split] = Config::kShrinkingTiles
+                                  ? shrinking_block_in_group(index, blocks, heads, group)
+                                  : block_in_group(index, blocks, heads, group);
   const int head = args.part_head + split / args.head_splits;
   return {args.part_key + block * Config::kBC, head % kv_heads, head / kv_heads,
           split % args.head_splits};
@@ -224,7 +239,8 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
   mail.write(Word::kKBatch, sequence.k_batch);
   if (Config::Function::kScores || Config::Function::kMasks) mail.write(Word::kBatch, tile.batch);
   if constexpr (Config::Function::kListed) write_list<Config>(mail, tile, args);
-  const int sum_head = tile.split * (args.heads / args.heads_per_kv) + tile.kv_head;
+  const int sum = Config::kAddsHeads > 0 ? 0 : tile.split;
+  const int sum_head = sum * (args.heads / args.heads_per_kv) + tile.kv_head;
   mail.write(Word::kSumRow,
              sum_head * args.key_rows + attn::first_key_row(args, tile.batch) + tile.key_first);
 }
