@@ -17,7 +17,7 @@ from benchmarks.render import api, commands, distributed, drawings, gpus, masks
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.corpus import CORPUS, corpus_block
-from benchmarks.render.functions import functions_block
+from benchmarks.render.functions import functions_block, functions_name
 from benchmarks.render.gradients import (
     CURVES,
     CURVES_PLOT,
@@ -101,6 +101,7 @@ DOCUMENTS = (
     ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
+    ("docs/masks.md", "h200_first_calls.json"),
     ("docs/masks.md", "h200_functions.json"),
     ("docs/measuring.md", ""),
     ("docs/measurements.md", "h200_fp8.json"),
@@ -278,7 +279,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
     if record.get("grid") == FUNCTIONS:
-        return replace_block(text, FUNCTIONS, functions_block(record, _where(record)))
+        name = functions_name(record)
+        return replace_block(text, name, functions_block(record, _where(record)))
     row = record["rows"][0]
     if "simulated_ms" in row:
         return replace_block(text, distributed.PROCESSES, distributed.processes_block(record))

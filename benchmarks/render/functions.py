@@ -10,8 +10,10 @@ from benchmarks.render.blocks import table, wrap
 from flash_attention_workbench.bench.function_case import OURS
 from flash_attention_workbench.bench.function_costs import IMPORT, KEPT, NEW
 from flash_attention_workbench.bench.function_run import (
+    CostsRecord,
     FunctionRow,
     FunctionsRecord,
+    costs_record,
     functions_record,
     ratios_words,
 )
@@ -20,11 +22,19 @@ from flash_attention_workbench.bench.grid import Measured
 from flash_attention_workbench.bench.peers.flex_functions import FLEX
 
 NAMES = {OURS: "ours", FLEX: "flex_attention"}
+COSTS = "function-costs"  # the block of a record without speeds
+
+
+def functions_name(record: Mapping[str, Any]) -> str:
+    """The block that a record of functions belongs into."""
+    return FUNCTIONS if record["rows"] else COSTS
 
 
 def functions_block(record: Mapping[str, Any], where: str) -> str:
     """The speed of every function beside the built-in kernels and flex_attention, and what planning
     and first calls cost."""
+    if not record["rows"]:
+        return wrap(COSTS, [f"{where}.", *_costs(costs_record(record))])
     stored = functions_record(record)
     lines = [
         f"{where}. BF16, 16k tokens in all, heads x d = 2048; medians of {stored.repeats}"
@@ -39,9 +49,13 @@ def functions_block(record: Mapping[str, Any], where: str) -> str:
         if words := ratios_words(some):
             lines += ["", f"Geometric means, {Measured[measured].words}: {words}."]
     lines += ["", *said] if (said := list(dict.fromkeys(_notes(stored.rows)))) else []
-    lines += ["", *_plans(stored)] if stored.plans_ms else []
-    lines += ["", *_first_calls(stored)] if stored.first_calls else []
-    return wrap(FUNCTIONS, lines)
+    return wrap(FUNCTIONS, [*lines, *_costs(stored)])
+
+
+def _costs(stored: CostsRecord) -> list[str]:
+    """What planning and first calls cost, as far as that was measured."""
+    plans = ["", *_plans(stored)] if stored.plans_ms else []
+    return [*plans, *(["", *_first_calls(stored)] if stored.first_calls else [])]
 
 
 def _speeds(rows: Sequence[FunctionRow], words: str) -> list[str]:
@@ -89,7 +103,7 @@ def _notes(rows: Iterable[FunctionRow]) -> Iterator[str]:
         yield f"No {NAMES[FLEX]} for {', '.join(dict.fromkeys(problems))}: {why}."
 
 
-def _plans(stored: FunctionsRecord) -> list[str]:
+def _plans(stored: CostsRecord) -> list[str]:
     """How long the planning of blocks takes."""
     tokens = list(dict.fromkeys(count for of in stored.plans_ms.values() for count in of))
     rows = [
@@ -100,7 +114,7 @@ def _plans(stored: FunctionsRecord) -> list[str]:
     return table(["planning of blocks, ms", *named], rows, left=1)
 
 
-def _first_calls(stored: FunctionsRecord) -> list[str]:
+def _first_calls(stored: CostsRecord) -> list[str]:
     """How long first calls take, by what was called."""
     columns = [(who, how) for who in stored.first_calls for how in (NEW, KEPT)]
     every = (of for by in stored.first_calls.values() for of in by.values())

@@ -9,11 +9,13 @@ from typing import Any
 
 from benchmarks.render import documents
 from benchmarks.render.blocks import begin, end
+from benchmarks.render.functions import COSTS
 from flash_attention.files import write_record
 from flash_attention_workbench.bench.function_run import FunctionRow
 from flash_attention_workbench.bench.functions import FUNCTIONS
 
-EMPTY = f"# before\n{begin(FUNCTIONS)}\n{end(FUNCTIONS)}\nafter\n"
+BLOCKS = "".join(f"{begin(name)}\n{end(name)}\n" for name in (FUNCTIONS, COSTS))
+EMPTY = f"# before\n{BLOCKS}after\n"
 CAUSAL = FunctionRow(
     *("causal", 64, 1024, 16, 32, "FORWARD", "hopper"),
     *({"ours": 1.0, "built-in": 0.8, "flex": 2.0}, 412.4, {}, {}),
@@ -96,3 +98,11 @@ def test_planning_and_first_calls(tmp_path: Path) -> None:
         "| causal, forward | 2,000 |  | 5,000 |  |",
     ]
     assert "causal: without the gradient." in text
+
+
+def test_a_record_of_costs_alone_has_a_block_of_its_own(tmp_path: Path) -> None:
+    calls = {"ours": {"new function": {"causal, forward": 1999.6}}}
+    text = rendered(tmp_path, first_calls=calls)
+    assert lines_of(text)[1:] == ["| causal, forward | 2,000 |  |"]
+    assert "commit 0123456789ab" in text
+    assert "TFLOP/s" not in text

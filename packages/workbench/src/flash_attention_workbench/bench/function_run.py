@@ -81,8 +81,8 @@ class FunctionRow:
 
 
 @dataclass(frozen=True)
-class FunctionsRecord:
-    """What a stored file of the grid has. It says more of where it was measured."""
+class CostsRecord:
+    """What every stored file of the grid has. It says more of where it was measured."""
 
     device: str
     date: str
@@ -91,16 +91,27 @@ class FunctionsRecord:
     grid: str
     repeats: Size
     l2: str  # cold or hot
-    rows: tuple[FunctionRow, ...]
     plans_ms: Mapping[str, Mapping[str, Positive]]  # by function and tokens
     first_calls: Mapping[str, Mapping[str, Mapping[str, Positive]]]
     """By contender and by what happens, in milliseconds."""
+
+
+@dataclass(frozen=True)
+class FunctionsRecord(CostsRecord):
+    """What a file has if more than costs was measured."""
+
+    rows: tuple[FunctionRow, ...]
 
 
 def load_functions(path: FilePath) -> FunctionsRecord:
     """Read what `flash-attention bench --grid functions --json` wrote."""
     what = "a measured grid of functions, as `flash-attention bench --grid functions` writes it"
     return load_measured(path, FunctionsRecord, FUNCTIONS, what)
+
+
+def costs_record(record: Mapping[str, Any]) -> CostsRecord:
+    """The costs in a file that was read, which may have nothing else."""
+    return measured(record, CostsRecord, FUNCTIONS)
 
 
 def functions_record(record: Mapping[str, Any]) -> FunctionsRecord:
