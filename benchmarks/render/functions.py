@@ -12,7 +12,6 @@ from flash_attention_workbench.bench.function_costs import IMPORT, KEPT, NEW
 from flash_attention_workbench.bench.function_run import (
     CostsRecord,
     FunctionRow,
-    FunctionsRecord,
     costs_record,
     functions_record,
     ratios_words,

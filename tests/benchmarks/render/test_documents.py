@@ -188,7 +188,13 @@ def test_the_overview_has_a_line_for_every_workload() -> None:
     lines = [line for line in block.splitlines() if line.startswith("| ")][2:]
     assert len(lines) == len(WORKLOADS)
     assert all(line.endswith("| vLLM's | 01234567 | 2 | 1.00 | 0.50 to 2.00 |") for line in lines)
-    assert "| upstream's | e43c4413 | 36 |" in overview_block(read_folder(RESULTS))
+
+
+def test_the_overview_is_of_one_commit_and_beside_one_build_of_fa3() -> None:
+    block = overview_block(read_folder(RESULTS))
+    rows = [line.split(" | ") for line in block.splitlines() if "[docs/" in line]
+    assert len(rows) == len(WORKLOADS)
+    assert {tuple(row[2:4]) for row in rows} == {("upstream's", "b038373d")}
 
 
 def test_every_shown_measurement_says_where_it_was_made_and_beside_whose_fa3() -> None:
@@ -198,7 +204,7 @@ def test_every_shown_measurement_says_where_it_was_made_and_beside_whose_fa3() -
     for file in {stored for _, stored in documents.DOCUMENTS if (RESULTS / stored).is_file()}:
         assert f"| `{file}` |" in block
     builds = dict(re.findall(r"^\| `h200_(\w+)\.json` .*\| ([^|]*) \|$", block, re.M))
-    assert builds["serving"] == builds["varlen_bf16"] == "vLLM's"
+    assert builds["serving"] == builds["prefill_gqa_bf16"] == "vLLM's"
     assert builds["mla"] == builds["decode_bf16"] == builds["training_bf16"] == "upstream's"
     assert builds["functions"] == builds["fp8"] == ""
 

@@ -152,17 +152,10 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         smem_bytes = config.smem_bytes() + (bias_bytes(config) if features.bias else 0)
-        steps: list[Step] = []
-        if lists is not None:
-            steps += lists.put(arguments, LAYOUT_ASSERTS, target)
-        steps.append(
-            prepare_step(
-                *(problem, target),
-                sum_columns=columns,
-                orders_dq=turns,
-                key_sum_columns=config.d_head if key_sums and config.adds_dq else 0,
-            )
-        )
+        steps = [] if lists is None else list(lists.put(arguments, LAYOUT_ASSERTS, target))
+        key_columns = config.d_head if key_sums and config.adds_dq else 0
+        cleared = {"sum_columns": columns, "key_sum_columns": key_columns}
+        steps.append(prepare_step(problem, target, orders_dq=turns, **cleared))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
             geometry = Geometry(grid, config.num_threads, smem_bytes)

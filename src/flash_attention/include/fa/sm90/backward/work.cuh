@@ -7,7 +7,6 @@
 #include <fa/attn/sequence.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/core.cuh>
-#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/shape.cuh>
 
@@ -83,12 +82,10 @@ __device__ inline BlockOfHead block_in_group(int index, int blocks, int all_head
   return {in_group / heads, first_head + in_group % heads};
 }
 
-// Under a causal mask the blocks of a head become shorter. The longer half of each head comes first, in groups,
-// and then the shorter half, in groups of `kShortGroups` times as many heads: many short tiles are left to fill
-// the gaps that long ones leave at the end, and half of the queries of more heads fit into L2.
+// Under a causal mask blocks become shorter. The longer half of each head comes first, then the shorter half in
+// groups of more heads, half of whose queries fit into L2: many short tiles fill the gaps that long ones leave.
 inline constexpr int kShortGroups = 4;
-__device__ inline BlockOfHead shrinking_block_in_group(int index, int blocks, int all_heads,
-                                                       int most) {
+__device__ inline BlockOfHead shrinking_block(int index, int blocks, int all_heads, int most) {
   const int longer = blocks / 2, tiles = longer * all_heads;
   if (index < tiles) return block_in_group(index, longer, all_heads, most);
   const auto [block, head] =
@@ -100,9 +97,8 @@ template <class Config>
 __device__ Tile tile_in_group(int index, const BackwardKernelArgs& args, int group) {
   const int kv_heads = args.heads / args.heads_per_kv;
   const int blocks = num_key_blocks<Config>(args), heads = args.part_heads * args.head_splits;
-  const auto [block, split] = Config::kShrinkingTiles
-                                  ? shrinking_block_in_group(index, blocks, heads, group)
-                                  : block_in_group(index, blocks, heads, group);
+  const auto in_order = Config::kShrinkingTiles ? shrinking_block : block_in_group;
+  const auto [block, split] = in_order(index, blocks, heads, group);
   const int head = args.part_head + split / args.head_splits;
   return {args.part_key + block * Config::kBC, head % kv_heads, head / kv_heads,
           split % args.head_splits};
