@@ -131,12 +131,13 @@ def wgmma_source(
     trans_a: bool = False,
     trans_b: bool = False,
     sums: str = "f32",
+    signs: tuple[int, int] = (1, 1),
 ) -> str:
     """One product of one warpgroup, 32 bytes deep; descriptors count from the start of shared
     memory.
 
     A is a descriptor, or with `registers` four words a thread; B is a descriptor. `sums` of f16
-    are two in a register.
+    are two in a register. `signs` are those of A and B.
     """
     count = n // 4 if sums == "f16" else n // 2
     c_type, constraint = ("float", "f") if sums == "f32" else ("u32", "r")
@@ -150,7 +151,7 @@ def wgmma_source(
     else:
         a_text, a_inputs = f"%{count}", '"l"(a)'
         parameter, majors, used = "u64 a", (trans_a, trans_b), 1
-    depth, flags = 32, "" if sums == "s32" else ", 1, 1"
+    depth, flags = 32, "" if sums == "s32" else f", {signs[0]}, {signs[1]}"
     if dtype == "tf32":
         depth = 8
     elif dtype in ("f16", "bf16"):  # no others are transposed

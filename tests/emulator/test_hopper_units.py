@@ -54,6 +54,7 @@ def run_product(
     dtype: str = "f16",
     registers: bool = False,
     accumulate: bool = True,
+    signs: tuple[int, int] = (1, 1),
 ) -> tuple[Array, Array, RunResult]:
     """The accumulators after one wgmma, those expected, and the run."""
     rng = np.random.default_rng(n)
@@ -81,11 +82,12 @@ def run_product(
         registers=registers,
         trans_a=a_layout.transposed,
         trans_b=b_layout.transposed,
+        signs=signs,
     )
     result = launch(source, memory, args, *defines, block=128, dynamic_smem=len(image))
     thread, i = np.arange(128)[None], np.arange(n // 2)[:, None]
     row = thread // 32 * 16 + thread % 32 // 4 + 8 * (i >> 1 & 1)
-    expected = (a @ b.T)[row, 8 * (i >> 2) + 2 * (thread % 4) + (i & 1)]
+    expected = signs[0] * signs[1] * (a @ b.T)[row, 8 * (i >> 2) + 2 * (thread % 4) + (i & 1)]
     return memory.read(after, np.float32, before.shape), expected + accumulate * before, result
 
 
@@ -96,6 +98,14 @@ def test_one_product(span: int, transposed: bool, registers: bool, dtype: str) -
     layout = spread_layout(span, transposed)
     a_layout = spread_layout(128, False) if registers else layout
     after, expected, result = run_product(24, a_layout, layout, dtype=dtype, registers=registers)
+    np.testing.assert_array_equal(after, expected)
+    assert kinds(result) == []
+
+
+@pytest.mark.parametrize("signs", [(-1, 1), (1, -1), (-1, -1)])
+def test_operands_may_be_negated(signs: tuple[int, int]) -> None:
+    plain = OperandLayout(128, False, 16, 1024)
+    after, expected, result = run_product(16, plain, plain, signs=signs)
     np.testing.assert_array_equal(after, expected)
     assert kinds(result) == []
 

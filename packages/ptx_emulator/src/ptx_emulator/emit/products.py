@@ -16,7 +16,8 @@ from ptx_emulator.emit.temporaries import Temporaries
 from ptx_emulator.errors import EmulatorError
 
 Registers = tuple[str, ...]
-Shape = tuple[str, tuple[bool, bool]]  # of wgmma: its size and types, and what is transposed
+# Of wgmma: its size and types, what is transposed, and the sign of the product.
+Shape = tuple[str, tuple[bool, bool], int]
 MOST_STEPS = 8
 
 
@@ -85,9 +86,9 @@ class PendingProducts:
     def run_steps(self) -> None:
         """Emit the chain of wgmma, before anything that may not come ahead of it."""
         for registers, chain in self._steps.items():
-            of, (trans_a, trans_b) = chain.shape
+            of, (trans_a, trans_b), sign = chain.shape
             steps = f"({', '.join(chain.steps)},)"
-            given = f"{of}, {steps}, {chain.add}, {trans_a}, {trans_b}, {chain.matrix}"
+            given = f"{of}, {steps}, {chain.add}, {trans_a}, {trans_b}, {chain.matrix}, {sign}"
             call = f"m.wgmma.multiply_steps({given})"
             self.keep_matrix(registers, self._temporaries.temporary(call, "f32"))
         self._steps = {}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.products import Steps
@@ -51,10 +52,12 @@ def _multiply(emitter: Emitter, instruction: Instruction) -> None:
     if shape is None or not alike or DEPTHS.get(a_type) != shape[2]:
         raise refuse(instruction)
     accumulators, a, b, scale_d, *flags = instruction.operands
-    signs = [] if d_type == "s32" else [1, 1]
-    if not isinstance(accumulators, Vector) or _numbers(flags)[:2] != signs:
+    signs, transposed = _numbers(flags)[:2], _numbers(flags)[2:]
+    if len(signs) != (0 if d_type == "s32" else 2) or not {*signs} <= {1, -1}:
         raise refuse(instruction)
-    *trans_a, trans_b = _numbers(flags)[2:] or [0]  # 8-bit products say nothing of it
+    if not isinstance(accumulators, Vector):
+        raise refuse(instruction)
+    *trans_a, trans_b = transposed or [0]  # 8-bit products say nothing of it
     if isinstance(a, Vector):
         a_name = f"({', '.join(emitter.read(item, 'u32') for item in a.items)},)"
     else:
@@ -62,21 +65,22 @@ def _multiply(emitter: Emitter, instruction: Instruction) -> None:
     add = _scale(emitter, scale_d)
     b_name, products = emitter.array(b, "u64"), emitter.products
     of, turned = f"s, {int(shape[1])}, ({a_type!r}, {b_type!r})", (any(trans_a), bool(trans_b))
+    sign = prod(signs)
     if d_type != "f32":
         products.run_steps()
         product = f"{of}, {a_name}, {b_name}, {add}, {turned[0]}, {turned[1]}"
-        _multiply_at_once(emitter, accumulators, d_type, product)
+        _multiply_at_once(emitter, accumulators, d_type, product, sign)
         return
     registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
     step = f"({a_name}, {b_name}, {emitter.pc})"
-    if add == "True" and products.continue_steps(registers, (of, turned), step):
+    if add == "True" and products.continue_steps(registers, (of, turned, sign), step):
         return
     products.run_steps()
     matrix = products.matrix(registers)
     if matrix is None:
         values = emitter.rows.stacked([emitter.array(item, "f32") for item in accumulators.items])
         matrix = emitter.temporary(f"m.wgmma.gather(s, {values})", "f32")
-    products.start_steps(registers, Steps((of, turned), add, matrix, [step]))
+    products.start_steps(registers, Steps((of, turned, sign), add, matrix, [step]))
 
 
 def _scale(emitter: Emitter, scale_d: Operand) -> str:
@@ -89,11 +93,13 @@ def _scale(emitter: Emitter, scale_d: Operand) -> str:
     return emitter.read(scale_d, "b1")
 
 
-def _multiply_at_once(emitter: Emitter, accumulators: Vector, d_type: str, product: str) -> None:
+def _multiply_at_once(
+    emitter: Emitter, accumulators: Vector, d_type: str, product: str, sign: int
+) -> None:
     """Sums of 16-bit floats or of integers, which stay in registers."""
     storage = "u32" if d_type == "f16" else "i32"
     values = emitter.rows.stacked([emitter.array(item, storage) for item in accumulators.items])
-    call = f"m.wgmma.multiply_at_once({product}, {values}, {emitter.pc})"
+    call = f"m.wgmma.multiply_at_once({product}, {values}, {emitter.pc}, {sign})"
     bind_rows(emitter, accumulators.items, call, storage)
 
 

@@ -112,9 +112,11 @@ class Wgmma:
         trans_b: bool,
         matrix: Floats,
         pc: int,
+        sign: int = 1,
     ) -> Floats:
-        """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
-        return self.multiply_steps(sel, n, types, ((a, b, pc),), scale_d, trans_a, trans_b, matrix)
+        """wgmma.mma_async: A x B times `sign`, plus `matrix` where `scale_d` holds."""
+        product = (sel, n, types, ((a, b, pc),), scale_d, trans_a, trans_b)
+        return self.multiply_steps(*product, matrix, sign)
 
     def multiply_steps(
         self,
@@ -126,6 +128,7 @@ class Wgmma:
         trans_a: bool,
         trans_b: bool,
         matrix: Floats,
+        sign: int = 1,
     ) -> Floats:
         """A chain of products on one accumulator, of which the first has `scale_d`, at once."""
         groups = self._groups(sel)
@@ -151,6 +154,8 @@ class Wgmma:
         operations = 2 * ROWS * n * left.values.shape[-1] * len(groups.warps)
         self._launch.counters.tensor_operations += operations
         product = stacked_product(left.values, right.values.transpose(0, 2, 1))
+        if sign < 0:
+            product = -product
         if isinstance(scale_d, (bool, np.bool_)):
             return product + matrix if scale_d else product
         keep = scale_d.reshape(-1, WARP_SIZE)[groups.order[::GROUP_WARPS], 0]
@@ -170,6 +175,7 @@ class Wgmma:
         trans_b: bool,
         registers: Array,
         pc: int,
+        sign: int = 1,
     ) -> Array:
         """Accumulators [registers, lanes] after: integers, or two 16-bit floats a register."""
         count, lanes = registers.shape
@@ -178,7 +184,7 @@ class Wgmma:
             pairs = elements(np.ascontiguousarray(registers), "f16")
             before = pairs.transpose(0, 2, 1).reshape(2 * count, lanes)
         product = (sel, n, types, a, b, scale_d, trans_a, trans_b)
-        after = self.multiply(*product, self.gather(sel, before), pc)
+        after = self.multiply(*product, self.gather(sel, before), pc, sign)
         sums = self.scatter(sel, after, len(before))
         if registers.dtype == np.int32:
             return sums.astype(np.int64).astype(np.int32)
