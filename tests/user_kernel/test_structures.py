@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ptx_emulator import SCHEDULES, Empty, Pointer, Struct, Tensor, UserKernel
-from ptx_emulator.errors import UnsupportedError
+from ptx_emulator.errors import LaunchError, UnsupportedError
 from ptx_emulator.user_kernel.compiling import toolkit_headers
 from tests.user_kernel.corpus_kernels import clean
 
@@ -74,6 +74,60 @@ def test_tensor_maps_in_a_structure_and_in_global_memory() -> None:
     kernel = UserKernel.of_source(BOXES, arch="sm_90a")
     result = clean(kernel, Struct(5, Tensor(a, (8, 8)), Empty((8, 8))), maps, grid=1, block=32)
     np.testing.assert_array_equal(result.arrays[1], (a - c)[5:13, 8:])
+
+
+def test_maps_are_aligned_as_the_parameter_says() -> None:
+    """Headers of CUDA 13 align them to 128 bytes."""
+    a, b, c = np.random.default_rng(1).normal(size=(3, 32, 16)).astype(np.float32)
+    newer = BOXES.replace("#include <cuda.h>", "struct alignas(128) CUtensorMap { char b[128]; };")
+    maps = Pointer(Tensor(b, (8, 8)), Tensor(c, (8, 8)))
+    kernel = UserKernel.of_source(newer, arch="sm_90a")
+    result = clean(kernel, Struct(5, Tensor(a, (8, 8)), Empty((8, 8))), maps, grid=1, block=32)
+    np.testing.assert_array_equal(result.arrays[1], (a - c)[5:13, 8:])
+
+
+def test_a_tensor_may_be_a_view_of_an_array_that_is_passed_too() -> None:
+    x = np.random.default_rng(2).normal(size=(32, 2, 16)).astype(np.float32)
+    wanted = (x[:, 1] - x[:, 0])[5:13, 8:]
+    kernel = UserKernel.of_source(BOXES, arch="sm_90a")
+    maps = Pointer(Tensor(x[:, 1], (8, 8)), Tensor(x[:, 0], (8, 8)))
+    clean(kernel, Struct(5, Tensor(x[:, 1], (8, 8)), x), maps, grid=1, block=32)
+    np.testing.assert_array_equal(x[:2].reshape(8, 8), wanted)
+    with pytest.raises(UnsupportedError, match="the last axis of argument 0 is not contiguous"):
+        kernel.run(Struct(5, Tensor(x.T, (8, 8)), x), maps, grid=1, block=32)
+
+
+ADDITION = """
+#include <cuda.h>
+__global__ void add(const __grid_constant__ CUtensorMap map, int row) {
+  __shared__ alignas(128) float tile[8 * 8];
+  for (int i = threadIdx.x; i < 64; i += blockDim.x) tile[i] = i;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x) return;
+  unsigned from = __cvta_generic_to_shared(tile);
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+               " [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(from), "r"(4), "r"(row) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_boxes_are_added_to_a_tensor(schedule: str) -> None:
+    x = np.ones((16, 16), np.float32)
+    kernel = UserKernel.of_source(ADDITION, arch="sm_90a")
+    clean(kernel, Tensor(x, (8, 8)), 12, grid=3, block=32, schedule=schedule)
+    wanted = np.ones((16, 16), np.float32)
+    wanted[12:, 4:12] += 3 * np.arange(32).reshape(4, 8)
+    np.testing.assert_array_equal(x, wanted)
+
+
+def test_additions_to_a_tensor_of_other_types_are_refused() -> None:
+    kernel = UserKernel.of_source(ADDITION, arch="sm_90a")
+    with pytest.raises(LaunchError, match="a tensor of int32 are not emulated, those to one of"):
+        kernel.run(Tensor(np.zeros((16, 16), np.int32), (8, 8)), 0, grid=1, block=32)
 
 
 GRID = """

@@ -25,6 +25,7 @@ LOAD = {
 SEND = ("cp", "async", "bulk", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes")
 STORE = ("cp", "async", "bulk", "global", "shared::cta", "bulk_group")
 ADDITION = ("cp", "reduce", "async", "bulk", "global", "shared::cta", "bulk_group", "add", "f32")
+ADDITIONS = {*BULK, "reduce", "add"}  # to a tensor, whose type is that of its map
 
 PREFETCH = {"1d", "2d", "3d", "4d", "5d", "tile", "L2", "global"}
 
@@ -34,6 +35,8 @@ def copy(emitter: Emitter, instruction: Instruction, predicate: str | None) -> N
     parts = instruction.parts
     if parts == ADDITION:
         _linear(emitter, instruction, predicate, "add")
+    elif parts[1:5] == ("reduce", "async", "bulk", "tensor") and set(parts[1:]) <= ADDITIONS:
+        _tensor(emitter, instruction, predicate)
     elif parts[:3] == ("cp", "async", "bulk"):
         _bulk(emitter, instruction, predicate)
     elif parts[:2] != ("cp", "async"):
@@ -117,6 +120,7 @@ def _linear(emitter: Emitter, instruction: Instruction, predicate: str | None, m
 
 def _tensor(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     first, second, *rest = instruction.operands
+    method = "add" if "add" in instruction.parts else "store"
     if instruction.parts[5].startswith("shared"):
         to, barrier = emitter.address(first, "u32"), emitter.address(rest[0], "u32")
         tensor, ranks = _place(emitter, second), _ranks(emitter, instruction, rest)
@@ -125,7 +129,7 @@ def _tensor(emitter: Emitter, instruction: Instruction, predicate: str | None) -
     else:
         tensor = _place(emitter, first)
         source = emitter.address(second, "u32")
-        emitter.line(f"m.tma.store(s, {tensor}, {source}, {predicate}, {emitter.pc})")
+        emitter.line(f"m.tma.{method}(s, {tensor}, {source}, {predicate}, {emitter.pc})")
 
 
 def _ranks(emitter: Emitter, instruction: Instruction, rest: list[Operand]) -> str:

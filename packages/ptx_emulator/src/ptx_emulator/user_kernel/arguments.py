@@ -18,9 +18,11 @@ from ptx_emulator.machine.machine import Argument, Structure
 from ptx_emulator.machine.memory.textures import Texture
 from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.ptx.model import Param
-from ptx_emulator.user_kernel.overlapping import Device
+from ptx_emulator.user_kernel.overlapping import Device, start_of
 from ptx_emulator.user_kernel.values import (
     ADDRESS_BYTES,
+    ALIGNED_SINCE_13,
+    MAP_ALIGNMENT,
     MAP_BYTES,
     Empty,
     Pointer,
@@ -72,20 +74,20 @@ def place_arguments(
     arguments: list[Argument] = []
     arrays: list[Placed] = []
     named = zip(names, given, strict=True)
-    on_host = [(name, array) for name, value in named for array in arrays_of(value)]
+    on_host = [(name, _whole(array)) for name, value in named for array in arrays_of(value)]
     device = Device(memory, [(n, array) for n, array in on_host if isinstance(array, np.ndarray)])
     for param, value, name in zip(params, given, names, strict=True):
         if isinstance(value, _ARRAYS):
             placed = _place(value, name, device)
             arrays.append(placed)
-            tensor = isinstance(value, Tensor)
-            arguments.append(_tensor_map(value, placed) if tensor else placed.address)
+            of_map = _tensor_map(value, placed) if isinstance(value, Tensor) else None
+            arguments.append(of_map or placed.address)
         elif isinstance(value, Texture):
             arguments.append(_place_texture(value, device))
         elif isinstance(value, Pointer):
             arguments.append(_place_pointer(value, name, device, arrays))
         elif isinstance(value, Struct):
-            arguments.append(_place_struct(value, name, device, arrays))
+            arguments.append(_place_struct(value, name, device, arrays, _of_maps(param)))
         elif isinstance(value, _RAW):
             arguments.append(value)
         else:
@@ -120,7 +122,9 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
         if isinstance(value, Struct) and not isinstance(value, Pointer):
             _check_struct(param, value, name)
         for array in arrays_of(value):
-            _check_array(array.array if isinstance(array, Tensor) else array, name)
+            _check_array(_whole(array), name)
+            if isinstance(array, Tensor) and isinstance(array.array, np.ndarray):
+                _check_rows(array.array, name)
         if not isinstance(value, _ACCEPTED):
             raise UnsupportedError(
                 f"{name} is {shown(value)}; pass an array, Empty, a Tensor, a Texture, a Struct,"
@@ -139,8 +143,13 @@ def _check_array(array: NDArray[Any] | Empty, name: str) -> None:
         raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")
 
 
+def _check_rows(array: NDArray[Any], name: str) -> None:
+    if array.ndim and array.strides[-1] != array.itemsize:
+        raise UnsupportedError(f"the last axis of {name} is not contiguous; TMA moves it whole")
+
+
 def _check_struct(param: Param, value: Struct, name: str) -> None:
-    _, size = layout(value)
+    _, size = layout(value, _of_maps(param))
     if size != param.size:
         raise UnsupportedError(
             f"{name} is a structure of {size} bytes, and the parameter has {param.size}; pass all"
@@ -148,9 +157,16 @@ def _check_struct(param: Param, value: Struct, name: str) -> None:
         )
 
 
-def _place_struct(value: Struct, name: str, device: Device, arrays: list[Placed]) -> Structure:
+def _of_maps(param: Param) -> int:
+    """The alignment of the tensor maps in a parameter: all that is aligned like this are maps."""
+    return ALIGNED_SINCE_13 if param.align >= ALIGNED_SINCE_13 else MAP_ALIGNMENT
+
+
+def _place_struct(
+    value: Struct, name: str, device: Device, arrays: list[Placed], of_maps: int = MAP_ALIGNMENT
+) -> Structure:
     """The bytes of a structure, and the tensor maps in it by their offsets."""
-    fields, size = layout(value)
+    fields, size = layout(value, of_maps)
     data, maps = bytearray(size), dict[int, TensorMap]()
     for number, (offset, field) in enumerate(fields):
         called = f"{name}.{number}"
@@ -186,8 +202,18 @@ def _place_texture(value: Texture, device: Device) -> int:
     return number
 
 
+def _whole(value: NDArray[Any] | Empty | Tensor) -> NDArray[Any] | Empty:
+    """An array; of a Tensor that is no contiguous one, the array that it is a view of."""
+    if not isinstance(value, Tensor):
+        return value
+    array = value.array
+    if isinstance(array, Empty) or array.flags.c_contiguous:
+        return array
+    return array.base if isinstance(array.base, np.ndarray) else array
+
+
 def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> Placed:
-    value = value.array if isinstance(value, Tensor) else value
+    value = _whole(value)
     if isinstance(value, Empty):
         shape = (value.shape,) if isinstance(value.shape, int) else tuple(value.shape)
         dtype = np.dtype(value.dtype)
@@ -196,19 +222,27 @@ def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> P
     return Placed(device.address(value, name), value.shape, value.dtype, value, name)
 
 
-def _tensor_map(value: Any, placed: Placed) -> TensorMap:
-    size = placed.dtype.itemsize
-    strides = tuple(
-        size * int(np.prod(placed.shape[axis:])) for axis in range(1, len(placed.shape))
-    )
+def _tensor_map(value: Tensor, placed: Placed) -> TensorMap:
+    size, view, first = placed.dtype.itemsize, value.array, 0
+    shape, strides = placed.shape, _strides(placed)
+    if placed.given is not None and isinstance(view, np.ndarray) and view is not placed.given:
+        shape, strides = view.shape, view.strides
+        first = start_of(view) - start_of(placed.given)
     return TensorMap(
-        address=placed.address,
-        dims=placed.shape[::-1],
-        strides=strides[::-1],
+        address=placed.address + first,
+        dims=shape[::-1],
+        strides=strides[-2::-1],
         box=value.box[::-1],
         element_bytes=size,
         swizzle=value.swizzle,
+        dtype=placed.dtype.name,
     )
+
+
+def _strides(placed: Placed) -> tuple[int, ...]:
+    """Those of an array whose elements lie one after the other."""
+    size, shape = placed.dtype.itemsize, placed.shape
+    return tuple(size * prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _number(param: Param, value: Any, name: str) -> Argument:

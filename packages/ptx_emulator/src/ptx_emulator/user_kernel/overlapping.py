@@ -26,22 +26,23 @@ class Device:
 
     def address(self, array: NDArray[Any], name: str) -> int:
         """Where an array is: with those that it shares bytes with, or in memory of its own."""
-        known = self._starts.get(_start(array)) if self._starts else None
+        known = self._starts.get(start_of(array)) if self._starts else None
         return self.memory.alloc(array, name=name) if known is None else known
 
     def _place_together(self, several: list[Named]) -> None:
-        first = min(_start(array) for _, array in several)
-        end = max(_start(array) + array.nbytes for _, array in several)
+        first = min(start_of(array) for _, array in several)
+        end = max(start_of(array) + array.nbytes for _, array in several)
         whole = np.zeros(end - first, np.uint8)
         for _, array in several:
-            offset = _start(array) - first
+            offset = start_of(array) - first
             whole[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
         address = self.memory.alloc(whole, name=" = ".join(name for name, _ in several))
         for _, array in several:
-            self._starts[_start(array)] = address + _start(array) - first
+            self._starts[start_of(array)] = address + start_of(array) - first
 
 
-def _start(array: NDArray[Any]) -> int:
+def start_of(array: NDArray[Any]) -> int:
+    """The address of the first element on the host."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -49,7 +50,7 @@ def _overlapping(arrays: list[Named]) -> list[list[Named]]:
     """The groups of two arrays and more that overlap."""
     groups: list[list[Named]] = []
     end = 0
-    in_order = sorted(((_start(named[1]), named) for named in arrays), key=itemgetter(0))
+    in_order = sorted(((start_of(named[1]), named) for named in arrays), key=itemgetter(0))
     for start, named in in_order:
         if start >= end:
             groups.append([])

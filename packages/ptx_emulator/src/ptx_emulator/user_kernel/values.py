@@ -14,6 +14,7 @@ from ptx_emulator.errors import UnsupportedError, shown
 from ptx_emulator.machine.memory.textures import Texture
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap
+ALIGNED_SINCE_13 = 128  # in headers of CUDA 13 and later
 ADDRESS_BYTES = 8
 
 
@@ -27,7 +28,10 @@ class Empty:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array that TMA moves in boxes of `box` elements, the last axis innermost."""
+    """An array that TMA moves in boxes of `box` elements, the last axis innermost.
+
+    It may be a view, such as one with its axes in another order; the kernel gets what it is of.
+    """
 
     array: NDArray[Any] | Empty
     box: tuple[int, ...]
@@ -60,31 +64,34 @@ class Placed(NamedTuple):
     value: Any
 
 
-def layout(struct: Struct) -> tuple[list[Placed], int]:
-    """The fields with their offsets, those of structures within it too, and the size of all."""
+def layout(struct: Struct, of_maps: int = MAP_ALIGNMENT) -> tuple[list[Placed], int]:
+    """The fields with their offsets, those of structures within it too, and the size of all.
+
+    `of_maps` is the alignment of a CUtensorMap.
+    """
     end, fields = 0, list[Placed]()
     for value in struct.fields:
-        size, alignment = _extent(value)
+        size, alignment = _extent(value, of_maps)
         start = -(-end // alignment) * alignment
         if isinstance(value, Struct) and not isinstance(value, Pointer):
-            inner = layout(value)[0]
+            inner = layout(value, of_maps)[0]
             fields += [Placed(start + offset, field) for offset, field in inner]
         else:
             fields.append(Placed(start, value))
         end = start + size
-    alignment = max((_extent(value)[1] for value in struct.fields), default=1)
+    alignment = max((_extent(value, of_maps)[1] for value in struct.fields), default=1)
     return fields, -(-end // alignment) * alignment
 
 
-def _extent(value: Any) -> tuple[int, int]:
+def _extent(value: Any, of_maps: int) -> tuple[int, int]:
     """The size and the alignment of a field."""
     if isinstance(value, Pointer | np.ndarray | Empty | Texture):
         return ADDRESS_BYTES, ADDRESS_BYTES
     if isinstance(value, Struct):
-        alignment = max((_extent(field)[1] for field in value.fields), default=1)
-        return layout(value)[1], alignment
+        alignment = max((_extent(field, of_maps)[1] for field in value.fields), default=1)
+        return layout(value, of_maps)[1], alignment
     if isinstance(value, Tensor):
-        return MAP_BYTES, MAP_ALIGNMENT
+        return MAP_BYTES, of_maps
     if isinstance(value, bytes):
         return len(value), 1
     size = len(number_bytes(value))

@@ -48,6 +48,7 @@ class TensorMap:
     element_bytes: int = 2
     swizzle: int = 128
     steps: tuple[int, ...] = ()
+    dtype: str = ""  # of the elements, where it is known
 
     def __post_init__(self) -> None:
         if not self.steps:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptx_emulator.errors import EmulatorError
 from ptx_emulator.machine.access import Access, Mask, Thread, executing
+from ptx_emulator.machine.arithmetic.atomics import COPIED
 from ptx_emulator.machine.async_copies.bulk_groups import BulkGroups
 from ptx_emulator.machine.async_copies.copy_engine import SECTOR_BYTES, Chunks, CopyEngine
 from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, TensorMap, swizzle
@@ -27,6 +29,7 @@ _Bounds = tuple[tuple[int, int], ...]
 _Shape = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 SHARED_ALIGNMENT = 128
+ADDED = "float32"
 PATTERN_BYTES = 1024
 MOST_CUTS = 256  # that are remembered
 
@@ -113,12 +116,29 @@ class Tma(CopyEngine):
         for thread in executing(sel, mask, pc):
             box = self._box(thread, src, tensor, store=True)
             if box is not None:
-                offsets, allowed = self._resolve(box, "tensor store")
-                size = 0 if box.part is None else box.part.pieces.size
-                target = self.access(thread, offsets, size, allowed, "tensor store")
-                chunks = box.stored_chunks
-                put = partial(self._write_tensor, box, chunks.shape, target)
-                self.start_store(thread, chunks.ravel(), put, target)
+                self._start(box, "tensor store", self._write)
+
+    def add(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
+        """Floats in shared memory are added to those of a tensor, each of them atomically."""
+        for thread in executing(sel, mask, pc):
+            box = self._box(thread, src, tensor, store=True)
+            if box is None:
+                continue
+            if box.tensor.dtype != ADDED:
+                raise EmulatorError(
+                    f"additions to a tensor of {box.tensor.dtype or 'an unknown type'} are not"
+                    f" emulated, those to one of {ADDED} are"
+                )
+            self._start(box, "tensor addition", self._add)
+
+    def _start(self, box: _Box, what: str, land: Callable[[Access, Array], None]) -> None:
+        """Take a box from shared memory; its pieces, and where they belong, go to `land`."""
+        offsets, allowed = self._resolve(box, what)
+        size = 0 if box.part is None else box.part.pieces.size
+        target = self.access(box.thread, offsets, size, allowed, what)
+        chunks = box.stored_chunks
+        put = partial(self._put, box, chunks.shape, target, land)
+        self.start_store(box.thread, chunks.ravel(), put, target)
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: the program sees no effect, but the box must be valid."""
@@ -195,23 +215,35 @@ class Tma(CopyEngine):
         data.view(values.dtype)[pieces.places] = values
         return data.view(np.complex128)
 
-    def _write_tensor(self, box: _Box, shape: tuple[int, ...], place: Access, data: Array) -> None:
-        """Put what a store read into its tensor; what lies outside is dropped. `shape` is that of
-        the chunks."""
+    def _put(
+        self,
+        box: _Box,
+        shape: tuple[int, ...],
+        place: Access,
+        land: Callable[[Access, Array], None],
+        data: Array,
+    ) -> None:
+        """Cut what was read into pieces; what lies outside of the tensor is dropped. `shape` is
+        that of the chunks."""
         if box.part is None:
             return
-        memory, pieces = self._global_access, box.part.pieces
-        if self._launch.checks:
-            memory.check_write(place)
-        target = memory.storage.views[pieces.size]
+        pieces = box.part.pieces
         rows = data.reshape(shape[0], -1)
         if rows.shape[1] < box.tensor.row_bytes:
             rows = np.zeros((shape[0], box.tensor.row_bytes), np.uint8)
             rows[:, : shape[1] * CHUNK_BYTES] = data.reshape(shape[0], -1)
-        values = rows.reshape(-1).view(target.dtype)
-        if not pieces.whole:
-            values = values.take(pieces.places)
-        where = place.where // pieces.size
+        values = rows.reshape(-1).view(self._global_access.storage.views[pieces.size].dtype)
+        land(place, values if pieces.whole else values.take(pieces.places))
+
+    def _add(self, place: Access, values: Array) -> None:
+        floats = values.view(np.float32).reshape(len(values), -1)
+        self._global_access.change(place, "add", COPIED, list(floats.T))
+
+    def _write(self, place: Access, values: Array) -> None:
+        memory = self._global_access
+        if self._launch.checks:
+            memory.check_write(place)
+        target, where = memory.storage.views[place.nbytes], place.where // place.nbytes
         if place.mask is None:
             target[where] = values
         else:
