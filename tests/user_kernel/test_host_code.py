@@ -177,6 +177,25 @@ def test_device_code_stays_as_it_is() -> None:
     assert without_host_code(source) == source
 
 
+def test_what_says_something_of_types_stays() -> None:
+    source = (
+        "template <class T> concept number = std::is_same_v<T, int> || std::is_same_v<T, float>;\n"
+        "template <int N> using Size = std::conditional_t<(N > 0), int, std::nullptr_t>;\n"
+        "struct Plain { using T = std::remove_const_t<const int>; T x; };\n"
+        "struct Both { __device__ Both(int); int x; };\n"
+    )
+    assert without_host_code(source) == source
+
+
+def test_functions_that_are_said_to_be_of_the_host_go() -> None:
+    left = without_host_code(
+        "struct Pair { int a; __host__ Pair() {} __host__ __device__ int sum() { return a; } };\n"
+        "__host__ constexpr int rows() { return 4; }\n"
+    )
+    kept = "struct Pair { int a; __host__ __device__ int sum() { return a; } };"
+    assert " ".join(left.split()) == kept
+
+
 def test_a_template_is_named_with_its_arguments() -> None:
     source = "template <class T, int N> __global__ void scale(T* x) { x[threadIdx.x] *= N; }"
     x = np.arange(32, dtype=np.float64)
@@ -274,6 +293,26 @@ def test_findings_name_the_lines_of_ones_own_headers(
     assert finding.kind == "global-out-of-bounds"
     assert finding.source is not None
     assert finding.source.startswith(f"{header}:5, called from ")
+
+
+@pytest.mark.usefixtures("_compiler")
+def test_headers_of_one_name_in_several_folders(tmp_path: Path) -> None:
+    for number, folder in enumerate(("one", "two")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "all.h").write_text('#pragma once\n#include "value.h"\n')
+        value = (
+            f'#pragma once\n#include "../same.h"\nconstexpr int k_{folder} = {number} + kSame;\n'
+        )
+        (tmp_path / folder / "value.h").write_text(value)
+    (tmp_path / "same.h").write_text("#pragma once\nconstexpr int kSame = 10;\n")
+    path = tmp_path / "k.cu"
+    includes = "".join(f'#include "{name}"\n' for name in ("one/all.h", "two/all.h", "same.h"))
+    path.write_text(
+        f"{includes}__global__ void k(int* x) {{ x[0] = k_one; x[1] = k_two; }}\nint main() {{}}\n"
+    )
+    x = np.zeros(2, np.int32)
+    UserKernel.of_file(path).run(x, grid=1, block=1)
+    np.testing.assert_array_equal(x, [10, 11])
 
 
 @pytest.mark.usefixtures("_compiler")

@@ -66,7 +66,7 @@ def compile_cuda(unit: Unit) -> Compiled:
         except RefusedSourceError as refusal:
             log = refusal.log
     folders = (Path(unit.name).parent, *unit.include)
-    mine = device_headers(on_device, folders, toolkit, own_too=has_host_code)
+    on_device, mine = device_headers(on_device, folders, toolkit, own_too=has_host_code)
     try:
         return _by_nvrtc(unit, on_device, {**headers, **mine, **IMPLIED}, toolkit, AS_NVCC)
     except RefusedSourceError as refusal:

@@ -26,8 +26,14 @@ _DEFINITION = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.|\\\n)*
 _ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
 _SPACES = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _NAMED_SO = re.compile(r"[A-Z0-9_]*(?:DEVICE|KERNEL)[A-Z0-9_]*")
+# What the C++ library says of types, which device code has too
+_TRAITS = (
+    r"(?:is|has|remove|add|enable)_|conditional|decay|integral_constant|bool_constant|true_type"
+    r"|false_type|declval|numeric_limits|same_as|convertible_to|bit_cast|nullptr_t|size_t|u?int\w*_t"
+)
 _OF_HOST = re.compile(
-    r"\bstd\s*::|\bcu(?:da)?[A-Z]\w+\s*\(|\bcuda(?:Error|Event|Stream|DeviceProp|Graph)\w*|<<<"
+    rf"\bstd\s*::(?!\s*(?:{_TRAITS}))"
+    r"|\bcu(?:da)?[A-Z]\w+\s*\(|\bcuda(?:Error|Event|Stream|DeviceProp|Graph)\w*|<<<"
     r"|\b(?:cout|cerr|endl|fprintf|exit|throw|fopen|FILE|thrust|at|torch)\b"
     r"|\b(?:timeval|timespec|pid_t|pthread_\w+)\b"
 )
@@ -137,9 +143,11 @@ class _Reader:
         """A class: all of it, where nothing of it is for the device, or those of its members."""
         start, end = self._tokens[place].end, self._tokens[after - 1].start
         inside = self._text[start:end]
-        if not _OF_HOST.search(inside):
+        words = {token.text for token in self._tokens[place:after]}
+        hostlike = bool(_OF_HOST.search(inside))
+        if not hostlike and "__host__" not in words:
             return
-        if not any(t.text in self._on_device for t in self._tokens[place:after]) and not in_class:
+        if hostlike and not words & self._on_device and not in_class:
             yield head.start, self._tokens[after - 1].end
             return
         yield from self._declarations(place + 1, after - 1, in_class=True)
@@ -150,7 +158,9 @@ class _Reader:
         if named:
             return False
         hostlike = bool(_OF_HOST.search(self._text, head.start, end))
-        if "using" in head.words and "std" in head.words:
+        if "concept" in head.words:  # of types, which the device has too
+            return False
+        if "__host__" in head.words or {"using", "namespace", "std"} <= head.words:
             return True
         if in_class or head.words & _KEPT:
             return hostlike

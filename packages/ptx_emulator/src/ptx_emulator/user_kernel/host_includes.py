@@ -12,37 +12,57 @@ from ptx_emulator.user_kernel.host_code import without_host_code
 from ptx_emulator.user_kernel.host_headers import HOST_HEADERS, TYPES_OF
 from ptx_emulator.user_kernel.nvcc import line_one
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+_INCLUDE = re.compile(
+    r'^(?P<before>[ \t]*#[ \t]*include[ \t]*)(?P<quote>[<"])(?P<name>[^>"\n]+)[>"]', re.MULTILINE
+)
 
 
 def device_headers(
     source: str, folders: Sequence[Path], toolkit: Sequence[Path], *, own_too: bool
-) -> Mapping[str, str]:
-    """Texts by the names that the source, and what it includes, has for them.
+) -> tuple[str, Mapping[str, str]]:
+    """The source, which includes files of the user by their paths, and texts by the names that it,
+    and what it includes, has for them: several files may have one name.
 
     Headers of the toolkit are left to the compiler, and so are those of the user's own (in quotes)
     that are in no folder, unless `own_too`.
     """
     found: dict[str, str] = {}
-    waiting = list(_included(source, folders))
+    files: dict[str, Path] = {}
+    by_path = _by_path(source, folders, files)
+    waiting = list(_included(by_path))
     while waiting:
-        quote, name, path = waiting.pop()
+        quote, name = waiting.pop()
         if name in found or name in HOST_HEADERS:
             continue
-        if path is not None:
-            text = path.read_text(errors="replace")
-            found[name] = line_one(str(path)) + without_host_code(text)
-            waiting += _included(text, (path.parent, *folders))
+        if path := files.get(name):
+            text = without_host_code(path.read_text(errors="replace"))
+            text = _by_path(text, (path.parent, *folders), files)
+            found[name] = line_one(str(path)) + text
+            waiting += _included(text)
         elif (own_too or quote == "<") and not _is_in(toolkit, name):
             found[name] = _standard(name, toolkit)
-    return found
+    return by_path, found
 
 
-def _included(text: str, folders: Sequence[Path]) -> Iterator[tuple[str, str, Path | None]]:
-    """How a text includes what, and the file of the user that is meant."""
-    for quote, name in _INCLUDE.findall(text):
-        places = (place / name for place in folders)
-        yield quote, name, next(filter(Path.is_file, places), None)
+def _included(text: str) -> Iterator[tuple[str, str]]:
+    """How a text includes what."""
+    for match in _INCLUDE.finditer(text):
+        yield match["quote"], match["name"]
+
+
+def _by_path(text: str, folders: Sequence[Path], files: dict[str, Path]) -> str:
+    """The text with the paths of the files of the user that it includes, which `files` gets."""
+
+    def path_of(match: re.Match[str]) -> str:
+        places = (folder / match["name"] for folder in folders)
+        path = next(filter(Path.is_file, places), None)
+        if path is None or match["name"] in HOST_HEADERS:
+            return match[0]
+        whole = str(path.resolve())
+        files.setdefault(whole, path)
+        return f'{match["before"]}"{whole}"'
+
+    return _INCLUDE.sub(path_of, text)
 
 
 def _is_in(folders: Sequence[Path], name: str) -> bool:
