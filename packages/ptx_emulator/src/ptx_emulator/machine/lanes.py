@@ -111,7 +111,7 @@ class Lanes:
         self._shared_base: Ints = self.shared_base(self.cta, self.rank)
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
-        self.at_start: dict[int, NDArray[np.int32]] = {}  # clocks, by how many views there are
+        self.at_start: dict[tuple[int, int], NDArray[np.int32]] = {}  # clocks, by views and agents
         self._slices: dict[tuple[int, int], Selection] = {}
         self._scattered: dict[bytes, Selection] = {}
         self._repeated: dict[tuple[int, int], Selection] = {}

@@ -48,7 +48,7 @@ BlockFunction = Callable[..., Any]
 _FACTS = (
     *("orderings", "pointers", "bulk_copies", "atomics", "flag_reads", "strong_stores"),
     *("looks_at_shared_flags", "global_writes", "meets_at_barriers", "given_to_printf"),
-    *("registers_at_launch", "has_mbarriers", "acting_blocks"),
+    *("registers_at_launch", "has_mbarriers", "uses_engines", "acting_blocks"),
 )
 
 
@@ -217,6 +217,11 @@ class Program(Deferred):
     @cached_property
     def has_mbarriers(self) -> bool:
         return any(i.parts[0] == "mbarrier" for i in self.kernel.instructions)
+
+    @cached_property
+    def uses_engines(self) -> bool:
+        """Whether anything but threads and cp.async accesses memory, or may arrive for it."""
+        return self.has_mbarriers or self.uses_wgmma or bool(self.bulk_copies)
 
     @cached_property
     def acting_blocks(self) -> list[bool]:

@@ -33,7 +33,8 @@ class Readers(NamedTuple):
 def _readers(warps: int, groups: int, lanes: int, wgmma: int, bulk: int, agents: int) -> Readers:
     numbers = np.arange(warps)
     of_groups = wgmma + WARPS_PER_GROUP * np.arange(groups)
-    first = np.concatenate((numbers, lanes + numbers, of_groups, bulk + numbers))
+    engines = [of_groups, bulk + numbers] if wgmma < agents else []
+    first = np.concatenate((numbers, lanes + numbers, *engines))
     tensor_cores = slice(2 * warps, 2 * warps + groups)
     several = np.ones(len(first), np.int64)
     several[tensor_cores] = WARPS_PER_GROUP

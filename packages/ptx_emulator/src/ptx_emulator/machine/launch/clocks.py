@@ -33,6 +33,7 @@ class Clocks:
 
     Agents are numbered inside a CTA: its warps, a lane of every warp that acts alone, the cp.async
     engine of every warp, mbarrier slots, the wgmma engine and the bulk-store engine of every warp.
+    A kernel without mbarriers, wgmma and bulk copies has only the first three kinds.
     `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
     asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did. Kernels whose
     CTAs exchange what copy engines move have one view more, and those with fences between threads
@@ -55,9 +56,10 @@ class Clocks:
         self.groups_per_cta = -(-self.warps_per_cta // WARPS_PER_GROUP)
         self._copies = 2 * self.warps_per_cta
         self._barriers = self._copies + self.warps_per_cta
-        self._wgmma = self._barriers + MBARRIER_SLOTS * geometry.clusters.size
-        self._bulk = self._wgmma + WARPS_PER_GROUP * self.groups_per_cta
-        self.num_agents = self._bulk + self.warps_per_cta
+        engines = program.uses_engines
+        self._wgmma = self._barriers + engines * MBARRIER_SLOTS * geometry.clusters.size
+        self._bulk = self._wgmma + engines * WARPS_PER_GROUP * self.groups_per_cta
+        self.num_agents = self._bulk + engines * self.warps_per_cta
         views = 5 if program.has_fences else 3 if program.copies_meet_flags else 2
         self.views: Clock = self._at_start(views).copy()
         self.seen: Clock = self.views[SEEN]
@@ -69,14 +71,14 @@ class Clocks:
 
     def _at_start(self, views: int) -> Clock:
         """The views when a launch starts: all warps are in their first epoch."""
-        known = self._lanes.at_start.get(views)
+        known = self._lanes.at_start.get((views, self.num_agents))
         if known is None:
             known = np.zeros((views, 2 * self.num_warps, self.num_agents), np.int32)
             warps = np.arange(self.num_warps)
             for rows in (warps, warps + self.num_warps):
                 for agents in (warps // self.num_ctas, self.lane_agent(warps // self.num_ctas)):
                     known[SEEN, rows, agents] = 1
-            self._lanes.at_start[views] = known
+            self._lanes.at_start[views, self.num_agents] = known
         return known
 
     def lane_agent(self, warp: Index) -> Index:
