@@ -12,7 +12,7 @@ from ptx_emulator import GlobalMemory, load_program
 from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.machine import Machine
 
-# Tests name instructions by number; these do nothing.
+# Tests name instructions by number; these do nothing. The last one says that the kernel has engines.
 _IDLE = """.version 8.7
 .target sm_90a
 .address_size 64
@@ -20,7 +20,7 @@ _IDLE = """.version 8.7
 {
 .reg .b32 %r<1>;
 """
-_IDLE += "mov.b32 %r0, 0;\n" * 15 + "ret;\n}\n"
+_IDLE += "mov.b32 %r0, 0;\n" * 15 + "wgmma.fence.sync.aligned;\nret;\n}\n"
 
 
 def make_machine(

@@ -13,7 +13,7 @@ from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.machine import Machine
 
 PLACES = """.version 8.7
-.target sm_80
+.target sm_90a
 .address_size 64
 .file 1 "places.cu"
 .visible .entry places()
@@ -34,10 +34,10 @@ st.global.u32 [%rd1], %r2;
 bar.sync 0;
 mov.b32 %r3, 0;
 mov.b32 %r3, 0;
-mov.b32 %r3, 0;
+wgmma.fence.sync.aligned;
 ret;
 }
-"""
+"""  # whose last instruction says that engines run beside threads
 STORE, LOAD, COPY, GLOBAL_LOAD, GLOBAL_STORE = range(5)  # instruction numbers
 FIRST_LINE = 11  # PTX line of instruction 0; a .loc stands before each of them
 

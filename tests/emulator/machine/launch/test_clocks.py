@@ -4,7 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.emulator.machine.machines import make_machine, warp
+from ptx_emulator import GlobalMemory, load_program
+from ptx_emulator.machine.machine import Machine
+from tests.emulator.machine.machines import PLACES, make_machine, warp
 
 
 def test_every_agent_has_its_own_number_and_name() -> None:
@@ -20,6 +22,17 @@ def test_every_agent_has_its_own_number_and_name() -> None:
     assert clocks.describe(clocks.barrier_agent(9)) == "a bulk load on mbarrier slot 9"
     assert clocks.describe(clocks.wgmma_agent(4)) == "wgmma of warpgroup 1"
     assert clocks.describe(clocks.bulk_agent(7)) == "a bulk store of warp 7"
+
+
+def test_only_kernels_with_engines_have_clocks_for_them() -> None:
+    threads = load_program(PLACES.replace("wgmma.fence.sync.aligned;\n", ""))
+    clocks = Machine(threads, GlobalMemory(), (1, 1, 1), 256, (), 0, True).clocks
+    assert clocks.num_agents == clocks.copy_agent(7) + 1 == 24
+    assert clocks.describe(23) == "cp.async of warp 7"
+    for starts in ("mbarrier.init.shared::cta.b64 [buffer], 1;", "wgmma.fence.sync.aligned;"):
+        program = load_program(PLACES.replace("wgmma.fence.sync.aligned;", starts))
+        clocks = Machine(program, GlobalMemory(), (1, 1, 1), 256, (), 0, True).clocks
+        assert clocks.num_agents == clocks.bulk_agent(7) + 1 == 24 + 64 + 16
 
 
 def test_a_barrier_of_all_warps_stays_inside_each_cta() -> None:

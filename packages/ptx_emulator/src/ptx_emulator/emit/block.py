@@ -14,6 +14,7 @@ from __future__ import annotations
 from ptx_emulator.emit.debug import emit_hooks
 from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import EMITTERS, RUN_EMITTERS, refuse
+from ptx_emulator.emit.temporaries import with_deletions
 from ptx_emulator.emit.wide import emit_run
 from ptx_emulator.errors import EmulatorError, PtxError
 from ptx_emulator.program.blocks import Block
@@ -40,7 +41,7 @@ class BlockEmitter(Emitter):
         self._store_registers()
         if self.result is not None:
             self.line(f"return {self.result}")
-        body = "\n    ".join(["ix = s.index", "n = s.count", *self._lines])
+        body = "\n    ".join(["ix = s.index", "n = s.count", *with_deletions(self._lines)])
         return f"def {self.function_name}(m, s, R, K, I):\n    {body}\n"
 
     @property

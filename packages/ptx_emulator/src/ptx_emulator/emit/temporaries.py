@@ -3,9 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from ptx_emulator.types import numpy_name, size_of
+
+_NAME = re.compile(r"\bt\d+\b")  # of a temporary
+_CALL = re.compile(r"\bm\.")  # of the machine, whose checks take memory too
+
+
+def with_deletions(lines: Sequence[str]) -> Iterator[str]:
+    """Lines, and before each call of the machine the deletion of what nobody reads again: a
+    temporary has a value for every lane."""
+    last = {name: place for place, line in enumerate(lines) for name in _NAME.findall(line)}
+    dead: list[str] = []
+    for place, line in enumerate(lines):
+        if dead and _CALL.search(line):
+            yield f"del {', '.join(dead)}"
+            dead = []
+        yield line
+        dead += [name for name in dict.fromkeys(_NAME.findall(line)) if last[name] == place]
 
 
 class Temporaries:

@@ -28,14 +28,14 @@ class Paths:
         self._acts = launch.program.acting_blocks
         self._places: list[Place] = []
         self._numbers: dict[Place, int] = {}
-        self._last: Ints = np.full(launch.num_lanes, -1)
+        self._last: Ints = np.zeros(launch.num_lanes, np.int64)  # places counted from 1; 0 is none
 
     def took(self, lanes: Selection, block: int, when: When) -> None:
         """Lanes without the others of their warps run a block."""
         if self._acts[block]:
             place = Place(block, when)
-            number = self._numbers.setdefault(place, len(self._places))
-            if number == len(self._places):
+            number = self._numbers.setdefault(place, len(self._places) + 1)
+            if number > len(self._places):
                 self._places.append(place)
             self._last[lanes.index] = number
 
@@ -43,8 +43,8 @@ class Paths:
         """The lanes of a warp that have ended, and were at a place behind a barrier: they did not
         end before it."""
         lanes = slice(warp * WARP_SIZE, (warp + 1) * WARP_SIZE)
-        ended = np.flatnonzero(self._launch.gone[lanes] & (self._last[lanes] >= 0))
-        places = [(int(lane), self._places[self._last[lanes][lane]]) for lane in ended]
+        ended = np.flatnonzero(self._launch.gone[lanes] & (self._last[lanes] > 0))
+        places = [(int(lane), self._places[self._last[lanes][lane] - 1]) for lane in ended]
         behind = [(lane, place) for lane, place in places if place.when > barrier.when]
         if not behind:
             return []
