@@ -12,7 +12,7 @@ from ptx_emulator import GlobalMemory, load_program
 from ptx_emulator.machine.lanes import SHARED_BASE, Selection
 from ptx_emulator.machine.machine import Machine
 
-# Tests name instructions by number; these do nothing. The last one says that the kernel has engines.
+# Tests name instructions by number; these do nothing. The last one makes it a kernel with engines.
 _IDLE = """.version 8.7
 .target sm_90a
 .address_size 64
