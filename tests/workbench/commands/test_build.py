@@ -16,12 +16,16 @@ from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import (
     KERNEL_SETS,
     SET_VARIABLE,
+    DType,
     KernelConfig,
     get_kernel_configs,
 )
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
 from flash_attention.warm_up import kernels_for
+from flash_attention_workbench.bench.grid import Measured
+from flash_attention_workbench.bench.grid_choice import Part, grid_points
+from flash_attention_workbench.bench.kernels import units_of_grid
 from flash_attention_workbench.commands import build as build_command
 from flash_attention_workbench.commands.models import read_model
 from flash_attention_workbench.commands.precompile import Job, Outcome
@@ -131,3 +135,29 @@ def test_models_and_sets_are_told_apart() -> None:
     assert "did you mean 'heads'" in refuse("build", "--model", "hed=4")
     assert "pass sinks alone" in refuse("build", "--model", f"{model} sinks=3")
     assert "softcap is 'x'" in refuse("build", "--model", f"{model} softcap=x")
+
+
+def test_a_grid_is_built_as_it_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    problems = tmp_path / "problems.txt"
+    problems.write_text("batch=2 heads=4 heads_k=2 seq=96 d=64 causal\n")
+    told = invoke("build", "--grid", str(problems), "--dtype", "fp16", "--arch", "sm_90")
+    (point,) = grid_points(problems, Part())
+    (unit,) = units_of_grid([point], DType.FP16, Measured.FORWARD, build_command.H200)
+    assert unit.name in told
+    (built,) = (tmp_path / "cache").glob("*/kernel.cu")
+    assert built.read_text() == unit.source
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--grid", "fa3", "--set", "all"], "--grid is given, and stands for itself"),
+        (["--grid", "fa3", "--model", "d=64"], "--model and --grid are given"),
+        (["--dtype", "bf16", "--count", "3"], "--dtype, --count is for --grid"),
+        (["--grid", "fa3", "--seed", "3"], "the problems of fa3 are not drawn"),
+        (["--grid", "no_such"], "no_such"),
+    ],
+)
+def test_options_of_a_grid_that_do_not_fit(options: list[str], why: str) -> None:
+    assert why in refuse("build", *options)

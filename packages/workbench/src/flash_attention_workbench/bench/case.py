@@ -35,18 +35,28 @@ class Case:
     @classmethod
     def of(cls, point: Point, dtype: DType, device: torch.device | str = "cpu") -> Case:
         """Normally distributed q, k and v, and an output full of NaN."""
-        rows = sum(point.lengths)
-        batch, queries, keys = (
-            (1, rows, rows) if rows else (point.batch, point.queries, point.seq_len)
-        )
+        batch, queries, keys = _sizes(point)
         tensors = generate_qkv(
             *(batch, queries, point.heads, point.d_head, dtype, device),
             seq_len_k=keys,
             n_heads_k=point.kv_heads,
         )
-        q, k, v = (tensor[0] if rows else tensor for tensor in tensors)
-        starts = cu_seqlens(point.lengths, device) if rows else None
+        q, k, v = (tensor[0] if point.lengths else tensor for tensor in tensors)
+        starts = cu_seqlens(point.lengths, device) if point.lengths else None
         return cls(point, q, k, v, torch.full_like(q, math.nan), starts)
+
+    @classmethod
+    def unwritten(cls, point: Point, dtype: DType) -> Case:
+        """Tensors of the CPU that nobody has written, which take no memory."""
+        batch, queries, keys = _sizes(point)
+        before = () if point.lengths else (batch,)
+        kind = dtype.to_torch_dtype()
+        q, out = (
+            torch.empty(*before, queries, point.heads, point.d_head, dtype=kind) for _ in "qo"
+        )
+        k, v = (torch.empty(*before, keys, point.kv_heads, point.d_head, dtype=kind) for _ in "kv")
+        starts = cu_seqlens(point.lengths, "cpu") if point.lengths else None
+        return cls(point, q, k, v, out, starts)
 
     @property
     def window(self) -> tuple[int, int] | None:
@@ -94,3 +104,9 @@ class Case:
     def without_window(self) -> Case:
         """Return the same tensors with a causal mask only."""
         return replace(self, point=replace(self.point, window=0))
+
+
+def _sizes(point: Point) -> tuple[int, int, int]:
+    """The batch, the rows of q and those of k; packed sequences are one after the other."""
+    rows = sum(point.lengths)
+    return (1, rows, rows) if rows else (point.batch, point.queries, point.seq_len)

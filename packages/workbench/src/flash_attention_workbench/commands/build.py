@@ -4,22 +4,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
+from flash_attention.arch import ARCHES, DEFAULT_ARCH, MEASURED_ARCH, Arch
 from flash_attention.compile.cache_folder import cache_dir, shown
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
-from flash_attention.kernel_configs import get_kernel_configs
-from flash_attention.warm_up import kernels_for
+from flash_attention.families.recipe import Setting
+from flash_attention.kernel_configs import DType, get_kernel_configs
+from flash_attention.warm_up import TYPICAL_SMS, kernels_for
+from flash_attention_workbench.bench.grid_choice import (
+    NAMED_GRIDS,
+    Part,
+    grid_dtype,
+    grid_measured,
+    grid_points,
+    seed_and_count,
+)
+from flash_attention_workbench.bench.kernels import units_of_grid
 from flash_attention_workbench.commands.console import output, progress, report_table
 from flash_attention_workbench.commands.models import EXAMPLE, WORDS, read_model
-from flash_attention_workbench.commands.options import AnyPassOption, parse_arches, pass_named
+from flash_attention_workbench.commands.options import (
+    AnyPassOption,
+    GridCountOption,
+    GridDTypeOption,
+    GridSeedOption,
+    parse_arches,
+    pass_named,
+)
 from flash_attention_workbench.commands.precompile import (
     Outcome,
     jobs_of,
@@ -32,6 +50,11 @@ MODEL_HELP = (
     f"the attention layers of a served model instead, out of {', '.join(WORDS)}, as in '{EXAMPLE}';"
     " once for each kind of layer"
 )
+GRID_HELP = (
+    f"what `bench` measures of a grid instead: {', '.join(NAMED_GRIDS)}, or a file of problems; for"
+    " sm_90 on an H200"
+)
+H200 = Setting(MEASURED_ARCH, 132, device="NVIDIA H200")  # its multiprocessors and tables
 SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
 
 
@@ -41,6 +64,10 @@ def build(
     ] = None,
     pass_: AnyPassOption = "forward",
     model: Annotated[list[str] | None, typer.Option(help=MODEL_HELP)] = None,
+    grid: Annotated[str | None, typer.Option(help=GRID_HELP)] = None,
+    dtype: GridDTypeOption = None,
+    seed: GridSeedOption = None,
+    count: GridCountOption = None,
     arch: Annotated[
         str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
     ] = DEFAULT_ARCH.name,
@@ -48,14 +75,17 @@ def build(
         int, typer.Option("--jobs", "-j", help="processes; 0 takes one a core", min=0)
     ] = 0,
 ) -> None:
-    """Fill the cache with the kernels of a set or a model, for images and read-only machines."""
-    arches = parse_arches(arch)
+    """Fill the cache with the kernels of a set, a model or a grid, for images, read-only machines,
+    and GPUs that are paid by the minute."""
+    arches, processes = parse_arches(arch), jobs or usable_cores()
+    _check_one_is_given(model, grid, set_name is not None or pass_named(pass_) is not Pass.FORWARD)
+    if grid is not None:
+        _build_units(_of_grid(grid, (dtype, seed, count), arches), processes)
+        return
+    if given := [name for name, value in _grid_options(dtype, seed, count) if value is not None]:
+        raise UnsupportedError(f"{', '.join(given)} is for --grid; leave it out, or pass --grid")
     if model:
-        if set_name is not None or pass_named(pass_) is not Pass.FORWARD:
-            raise UnsupportedError(
-                "--model is given, and stands for itself; leave out --set, --pass"
-            )
-        _build_models(model, arches, jobs or usable_cores())
+        _build_units(_of_models(model, arches), processes)
         return
     todo = [
         job
@@ -64,7 +94,7 @@ def build(
         for job in jobs_of(config, target)
     ]
     outcomes: list[Outcome] = []
-    with progress() as bar, closing(precompile(todo, jobs or usable_cores())) as compiling:
+    with progress() as bar, closing(precompile(todo, processes)) as compiling:
         task = bar.add_task("compiling", total=len(todo))
         for outcome in compiling:
             outcomes.append(outcome)
@@ -75,13 +105,44 @@ def build(
         raise typer.Exit(1)
 
 
-def _build_models(models: Sequence[str], arches: Sequence[Arch], processes: int) -> None:
-    """Compile what `warm_up` would for calls of these models."""
+def _check_one_is_given(model: object, grid: object, of_set: bool) -> None:
+    """Refuse two kinds of kernels at once."""
+    name = "--model" if model else "--grid"
+    if (model or grid) and of_set:
+        raise UnsupportedError(f"{name} is given, and stands for itself; leave out --set, --pass")
+    if model and grid:
+        raise UnsupportedError("--model and --grid are given; leave out one of them")
+
+
+def _grid_options(*values: object) -> Iterator[tuple[str, object]]:
+    yield from zip(("--dtype", "--seed", "--count"), values, strict=True)
+
+
+def _of_models(models: Sequence[str], arches: Sequence[Arch]) -> tuple[Unit, ...]:
+    """What `warm_up` would compile for calls of these models."""
     calls = [read_model(text) for text in models]
-    units = dict.fromkeys(
-        unit for target in arches for call in calls for unit in kernels_for(call, target.name)
-    )
-    with progress() as bar, closing(precompile_units(list(units), processes)) as compiling:
+    units = (unit for target in arches for call in calls for unit in kernels_for(call, target.name))
+    return tuple(dict.fromkeys(units))
+
+
+def _of_grid(
+    grid: str, asked: tuple[str | None, int | None, int | None], arches: Sequence[Arch]
+) -> tuple[Unit, ...]:
+    """What `bench` would compile for a grid."""
+    dtype, seed, count = asked
+    first, most = seed_and_count(grid, seed, count)
+    points = grid_points(grid, Part(seed=first, count=most))
+    element = DType.from_string(dtype) if dtype else grid_dtype(grid)
+    units: dict[Unit, None] = {}
+    for target in arches:
+        setting = H200 if target is MEASURED_ARCH else Setting(target, TYPICAL_SMS)
+        units |= dict.fromkeys(units_of_grid(points, element, grid_measured(grid), setting))
+    return tuple(units)
+
+
+def _build_units(units: Sequence[Unit], processes: int) -> None:
+    """Compile kernels, and list them."""
+    with progress() as bar, closing(precompile_units(units, processes)) as compiling:
         task = bar.add_task("compiling", total=len(units))
         failures = []
         for reason in compiling:
