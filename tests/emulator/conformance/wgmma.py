@@ -76,8 +76,9 @@ def product_case(
     registers: bool = False,
     accumulate: bool = True,
     sums: str = "f32",
+    signs: tuple[int, int] = (1, 1),
 ) -> HopperCase:
-    """D (+)= A B of small integers: every sum is exact."""
+    """D (+)= A B of small integers: every sum is exact. `signs` are those of A and B."""
     rng = np.random.default_rng(n + 7 * a_layout.span + 11 * b_layout.span)
     depth = {"tf32": WORDS // 2, "f16": WORDS, "bf16": WORDS}.get(dtype, 2 * WORDS)
     largest = 4 if dtype == "e5m2" else 8
@@ -85,7 +86,7 @@ def product_case(
         rng.integers(-largest, largest + 1, (rows, depth)).astype(np.float32) for rows in (ROWS, n)
     )
     before = rng.integers(-500, 500, (ROWS, n)).astype(np.float32)
-    after = a @ b.T + (before if accumulate else 0)
+    after = signs[0] * signs[1] * (a @ b.T) + (before if accumulate else 0)
     image = np.full(SMEM, 0x55, np.uint8)
     a_words, b_words = _words(a, dtype), _words(b, dtype)
     a_layout.place(image, a_words, A_AT)
@@ -97,10 +98,13 @@ def product_case(
         trans_a=a_layout.transposed,
         trans_b=b_layout.transposed,
         sums=sums,
+        signs=signs,
     )
+    signed = "" if signs == (1, 1) else f" signs {signs}"
     return HopperCase(
         name=f"wgmma n{n} {dtype} A {'registers' if registers else _name(a_layout)}"
-        f" B {_name(b_layout)}{'' if accumulate else ' fresh'}{'' if sums == 'f32' else sums}",
+        f" B {_name(b_layout)}{'' if accumulate else ' fresh'}{'' if sums == 'f32' else sums}"
+        f"{signed}",
         source=source,
         entry="product",
         threads=THREADS,
@@ -150,6 +154,10 @@ def cases() -> list[HopperCase]:
         found.append(product_case(n, tight_layout(span, False, ROWS), b, dtype="e4m3"))
         found.append(product_case(n, plain, b, dtype="e4m3", registers=True))
     found.append(product_case(64, plain, plain, dtype="e4m3", accumulate=False))
+    for dtype, signs in product(("f16", "bf16", "tf32"), ((-1, 1), (1, -1), (-1, -1))):
+        found.append(
+            product_case(64, plain, tight_layout(64, False, ROWS), dtype=dtype, signs=signs)
+        )
     for dtype, sums in (("tf32", "f32"), ("e5m2", "f32"), ("s8", "s32"), ("f16", "f16")):
         narrow = tight_layout(64, False, ROWS)
         found += [
