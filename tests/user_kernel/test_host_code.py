@@ -189,7 +189,8 @@ def test_what_says_something_of_types_stays() -> None:
 
 def test_functions_that_are_said_to_be_of_the_host_go() -> None:
     left = without_host_code(
-        "struct Pair { int a; __host__ Pair() {} __host__ __device__ int sum() { return a; } };\n"
+        "struct Pair { int a; __host__ Pair() {} __host__ Pair(int x) : a{x} { }"
+        " __host__ __device__ int sum() { return a; } };\n"
         "__host__ constexpr int rows() { return 4; }\n"
     )
     kept = "struct Pair { int a; __host__ __device__ int sum() { return a; } };"

@@ -124,6 +124,15 @@ def test_boxes_are_added_to_a_tensor(schedule: str) -> None:
     np.testing.assert_array_equal(x, wanted)
 
 
+def test_a_view_of_another_type_has_elements_of_its_own() -> None:
+    base = np.zeros(16 * 32 * 4, np.uint8)
+    x = base.view(np.float32).reshape(16, 32)[:, :16]
+    clean(UserKernel.of_source(ADDITION, arch="sm_90a"), Tensor(x, (8, 8)), 8, grid=1, block=32)
+    wanted = np.zeros((16, 16), np.float32)
+    wanted[8:16, 4:12] = np.arange(64).reshape(8, 8)
+    np.testing.assert_array_equal(x, wanted)
+
+
 def test_additions_to_a_tensor_of_other_types_are_refused() -> None:
     kernel = UserKernel.of_source(ADDITION, arch="sm_90a")
     with pytest.raises(LaunchError, match="a tensor of int32 are not emulated, those to one of"):

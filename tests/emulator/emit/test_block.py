@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from ptx_emulator import SCHEDULES
+from ptx_emulator import SCHEDULES, UserKernel
 from tests.emulator.snippets import STORE, run_body
 
 MOVED_THEN_OVERWRITTEN = """
@@ -16,6 +17,13 @@ mov.u32 %r10, %r12;
 END:
 mad.lo.u32 %r10, %r10, 16, %r11;
 """
+
+
+def test_a_variable_may_be_named_as_temporaries_are() -> None:
+    source = "__device__ float t77;\n__global__ void k(float* out) { out[threadIdx.x] = t77 + 1; }"
+    out = np.zeros(32, np.float32)
+    UserKernel.of_source(source).run(out, grid=1, block=32)
+    assert out.tolist() == [1.0] * 32
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -42,6 +42,26 @@ extern "C" __global__ void lock_of_every_lane(int* lock, int* total) {
   }
 }
 
+// run: <<<2, 64>>>(total=ints(2))
+// gives: (total == 64).all()
+extern "C" __global__ void lock_in_shared_memory_of_every_lane(int* total) {
+  __shared__ int lock, sum;
+  if (threadIdx.x == 0) lock = sum = 0;
+  __syncthreads();
+  bool done = false;
+  while (!done) {
+    if (atomicCAS(&lock, 0, 1) == 0) {
+      __threadfence_block();
+      sum = sum + 1;
+      __threadfence_block();
+      atomicExch(&lock, 0);
+      done = true;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) total[blockIdx.x] = sum;
+}
+
 // run: <<<2, 128>>>(total=ints(2))
 // gives: (total == 4).all()
 extern "C" __global__ void lock_in_shared_memory(int* total) {

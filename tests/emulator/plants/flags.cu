@@ -191,3 +191,20 @@ extern "C" __global__ void flag_read_plainly(int* flag, float* out) {
 extern "C" __global__ void blocks_store_other_values(int* out) {
   *out = blockIdx.x;  // <- cta-write-conflict
 }
+
+// run: <<<1, 32>>>(total=ints(1))
+extern "C" __global__ void lock_of_every_lane_without_fences(int* total) {
+  __shared__ int lock, sum;
+  if (threadIdx.x == 0) lock = sum = 0;
+  __syncthreads();
+  bool done = false;
+  while (!done) {
+    if (atomicCAS(&lock, 0, 1) == 0) {
+      sum = sum + 1;  // <- intra-warp-race
+      atomicExch(&lock, 0);
+      done = true;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) total[0] = sum;
+}

@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import pytest
+import torch
 
-from flash_attention.arch import DEFAULT_ARCH, MEASURED_ARCH
+from flash_attention.arch import DEFAULT_ARCH, MEASURED_ARCH, Arch
 from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import Call
 from flash_attention.call.features import CAUSAL
-from flash_attention.call.tangent_call import TangentCall
 from flash_attention.choose.heuristic import select_config
 from flash_attention.compile.unit import Unit
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.launch import plan
 from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import cu_seqlens
+from flash_attention_workbench.bench.case import Case
 from flash_attention_workbench.bench.gradient_case import GradientCase
 from flash_attention_workbench.bench.grid import Measured, Point
 from flash_attention_workbench.bench.grid_choice import Part, grid_measured, grid_points
-from flash_attention_workbench.bench.kernels import calls_of, units_of_grid
+from flash_attention_workbench.bench.kernels import units_of_grid
 
 H200 = Setting(MEASURED_ARCH, 132, device="NVIDIA H200")
 WITHOUT_TABLES = Setting(MEASURED_ARCH, 132)
@@ -43,21 +47,39 @@ def test_a_point_of_gradients_has_both_passes_and_both_modes() -> None:
         assert found == tuple(dict.fromkeys(wanted))
 
 
-@pytest.mark.parametrize("grid", ["random", "backward_random", "decode", "window"])
+@pytest.mark.parametrize("arch", [MEASURED_ARCH, DEFAULT_ARCH])
+@pytest.mark.parametrize("grid", ["random", "backward_random", "decode", "window", "training"])
 def test_what_a_gpu_with_as_many_multiprocessors_plans_is_there(
-    monkeypatch: pytest.MonkeyPatch, grid: str
+    monkeypatch: pytest.MonkeyPatch, grid: str, arch: Arch
 ) -> None:
     monkeypatch.setattr(plan, "num_sms_of", lambda index: 132)
-    points, measured = grid_points(grid, Part(seed=7, count=12)), grid_measured(grid)
-    found = units_of_grid(points, DType.BF16, measured, WITHOUT_TABLES)
-    planned = [
-        step.unit
-        for point in points
-        for call in calls_of(point, DType.BF16, measured)
-        for step in Plan(call, arch=MEASURED_ARCH).recipe.steps
-    ]
-    assert found == tuple(dict.fromkeys(planned))
-    assert len(found) > 1
+    points, measured = grid_points(grid, Part(seed=7, count=12))[:12], grid_measured(grid)
+    found = units_of_grid(points, DType.BF16, measured, Setting(arch, 132))
+    planned: dict[Unit, None] = {}
+    for call in (call for point in points for call in calls_of(point, measured)):
+        with suppress(UnsupportedError):
+            planned |= dict.fromkeys(s.unit for s in Plan(call, arch=arch).recipe.steps)
+    assert found == tuple(planned)
+    assert found
+
+
+def calls_of(point: Point, measured: Measured) -> Iterator[Call | BackwardCall]:
+    """What our contenders of a point call, with tensors that nobody has written."""
+    case = Case.unwritten(point, DType.BF16)
+    q, k, v, out = (torch.empty_like(t, device="cpu") for t in (case.q, case.k, case.v, case.out))
+    call = Call(q, k, v, out, **case.keywords)
+    if point.lengths:
+        starts = cu_seqlens(point.lengths, "cpu")
+        call = call._replace(cu_seqlens_q=starts, cu_seqlens_k=starts)
+    if measured is Measured.FORWARD:
+        yield call
+        if point.window:
+            yield call._replace(window=None)
+        return
+    yield call.with_lse()
+    lse = torch.empty(*q.shape[:-3], q.shape[-2], q.shape[-3])
+    for deterministic in (False, True):
+        yield BackwardCall(q, call, lse, deterministic=deterministic)
 
 
 def test_tables_choose_for_a_gpu_that_is_not_here() -> None:
@@ -78,23 +100,10 @@ def test_configs_are_those_of_their_head_dimension_and_pass() -> None:
     ]
 
 
-def test_a_point_with_a_window_is_measured_without_it_too() -> None:
-    point = Point(d_head=64, causal=True, seq_len=256, batch=1, heads=2, window=64)
-    calls = [
-        call for call in calls_of(point, DType.FP16, Measured.FORWARD) if isinstance(call, Call)
-    ]
-    assert [call.window for call in calls] == [(63, 0), None]
-
-
-def test_tangents_and_gradients_are_calls_of_their_own() -> None:
-    assert [type(call) for call in calls_of(SMALL, DType.FP16, Measured.TANGENT)][1:] == [
-        TangentCall
-    ]
-    gradients = list(calls_of(SMALL, DType.FP16, Measured.BACKWARD))[1:]
-    assert [isinstance(call, BackwardCall) and call.deterministic for call in gradients] == [
-        False,
-        True,
-    ]
+def test_a_problem_that_no_memory_holds_is_planned() -> None:
+    huge = Point(d_head=128, causal=True, seq_len=1 << 17, batch=1 << 10, heads=64)
+    for measured in (Measured.FORWARD, Measured.BACKWARD, Measured.TANGENT):
+        assert units_of_grid([huge], DType.BF16, measured, WITHOUT_TABLES)
 
 
 def test_what_is_refused_has_no_kernel() -> None:

@@ -161,3 +161,21 @@ def test_a_grid_is_built_as_it_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_
 )
 def test_options_of_a_grid_that_do_not_fit(options: list[str], why: str) -> None:
     assert why in refuse("build", *options)
+
+
+def test_a_grid_without_a_kernel_is_refused(tmp_path: Path) -> None:
+    problems = tmp_path / "problems.txt"
+    problems.write_text("batch=1 heads=2 seq=256 d=4000 causal\n")
+    told = refuse("build", "--grid", str(problems), "--arch", "sm_90")
+    assert f"no kernel of sm_90 takes a problem of {problems}" in told
+
+
+def test_a_grid_that_cannot_be_kept_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    problems = tmp_path / "problems.txt"
+    problems.write_text("batch=1 heads=1 seq=64 d=64\n")
+    result = invoke("build", "--grid", str(problems), exit_code=1)
+    assert "is not kept: the cache folder cannot be written" in result

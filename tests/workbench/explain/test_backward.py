@@ -99,6 +99,22 @@ def test_memory_is_told_by_formula() -> None:
     assert explained.extra_bytes == 270336
 
 
+@pytest.mark.parametrize(
+    ("d", "splits", "bits"),
+    [
+        (96, "", "may vary between runs in dq, dk and dv, whose terms are added in any order; "),
+        (160, "3 splits x ", "the same in every run, asked for or not"),
+    ],
+)
+def test_sums_of_splits_of_heads(d: int, splits: str, bits: str) -> None:
+    q, k = torch.empty(2, 1000, 12, d).bfloat16(), torch.empty(2, 1000, 2, d).bfloat16()
+    explained = backward_of(q, k, k, causal=True, arch="sm_90", num_sms=132, gradients=True)
+    told = {scratch.name: str(scratch) for scratch in explained.scratch}
+    for name in ("dk_sum", "dv_sum"):
+        assert told[name].endswith(f"bytes, {splits}2 heads of k x 2,048 rows x {d} columns x 4")
+    assert explained.sections()["bits"][0].startswith(bits)
+
+
 def test_only_what_requires_grad_is_computed() -> None:
     assert explain(*dense()).backward is None
     assert backward_of(*dense("q")).wanted == Wanted(True, False, False)

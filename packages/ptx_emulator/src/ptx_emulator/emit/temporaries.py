@@ -14,15 +14,18 @@ _CALL = re.compile(r"\bm\.")  # of the machine, whose checks take memory too
 
 def with_deletions(lines: Sequence[str]) -> Iterator[str]:
     """Lines, and before each call of the machine the deletion of what nobody reads again: a
-    temporary has a value for every lane."""
+    temporary has a value for every lane. Texts in quotes may look like names of temporaries."""
     last = {name: place for place, line in enumerate(lines) for name in _NAME.findall(line)}
+    assigned: set[str] = set()
     dead: list[str] = []
     for place, line in enumerate(lines):
         if dead and _CALL.search(line):
             yield f"del {', '.join(dead)}"
             dead = []
         yield line
-        dead += [name for name in dict.fromkeys(_NAME.findall(line)) if last[name] == place]
+        assigned.update(_NAME.findall(line.partition(" = ")[0]))
+        names = dict.fromkeys(_NAME.findall(line))
+        dead += [name for name in names if last[name] == place and name in assigned]
 
 
 class Temporaries:

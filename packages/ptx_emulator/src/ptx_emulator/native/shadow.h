@@ -29,6 +29,7 @@ typedef struct {
   const int64_t *reader_agent, *reader_agents;  // of a reader: its first agent, and how many it is
   int32_t *latest_read, *latest_lane_read;
   const uint8_t* objects;  // places of mbarriers; NULL: there are none
+  int64_t has_flags;       // which order what lanes do one after the other
 } Shared;
 
 static inline long parts_of(long nbytes, Tables t) {

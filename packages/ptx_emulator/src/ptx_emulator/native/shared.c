@@ -43,10 +43,12 @@ static long find_lanes(const Shared* m, const Lanes* lanes, const uint8_t* activ
     if (active && !active[i]) continue;
     int64_t warp = lanes->warp[i], row = lanes->warp_id[i], agent = warp;
     who.epoch[found] = m->seen[row * m->num_agents + warp];
-    if (is_alone(lanes, others, i)) row += m->num_warps, agent += m->warps_per_cta;
+    int alone = is_alone(lanes, others, i);
+    if (alone) row += m->num_warps, agent += m->warps_per_cta;
     who.clock[found] = row * m->num_agents, who.agent[found] = agent;
     who.lane[found] = lanes->lane[i];
-    who.synced[found] = m->seen_by_lanes[row * m->num_agents + agent];
+    int32_t met = m->seen_by_lanes[row * m->num_agents + agent];
+    who.synced[found] = alone && m->has_flags ? who.epoch[found] : met;
     ++found;
   }
   return found;

@@ -223,19 +223,19 @@ def _place(value: NDArray[Any] | Empty | Tensor, name: str, device: Device) -> P
 
 
 def _tensor_map(value: Tensor, placed: Placed) -> TensorMap:
-    size, view, first = placed.dtype.itemsize, value.array, 0
-    shape, strides = placed.shape, _strides(placed)
+    view, first = value.array, 0
+    dtype, shape, strides = placed.dtype, placed.shape, _strides(placed)
     if placed.given is not None and isinstance(view, np.ndarray) and view is not placed.given:
-        shape, strides = view.shape, view.strides
+        dtype, shape, strides = view.dtype, view.shape, view.strides
         first = start_of(view) - start_of(placed.given)
     return TensorMap(
         address=placed.address + first,
         dims=shape[::-1],
         strides=strides[-2::-1],
         box=value.box[::-1],
-        element_bytes=size,
+        element_bytes=dtype.itemsize,
         swizzle=value.swizzle,
-        dtype=placed.dtype.name,
+        dtype=dtype.name,
     )
 
 

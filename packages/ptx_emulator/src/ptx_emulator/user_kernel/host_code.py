@@ -109,7 +109,9 @@ class _Reader:
                 head = _Head()  # of a namespace; behind public
             elif token.text == "{" and not head.assigned:
                 after = self._behind(place)
-                if "namespace" in head.words or (head.quoted and not head.called):
+                if head.called and self._initialises(place):
+                    pass
+                elif "namespace" in head.words or (head.quoted and not head.called):
                     after = place + 1
                     head = _Head()
                 elif head.called:
@@ -130,6 +132,11 @@ class _Reader:
             else:
                 self._note(head, token)
             place = after
+
+    def _initialises(self, place: int) -> bool:
+        """Whether a brace is that of a member which a constructor sets: `: a{1}, b{2}`."""
+        sign, name = self._tokens[place - 2], self._tokens[place - 1]
+        return name.kind == "word" and sign.text in (":", ",")
 
     def _note(self, head: _Head, token: _Token) -> None:
         if token.kind == "word":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -47,15 +48,13 @@ class Case:
 
     @classmethod
     def unwritten(cls, point: Point, dtype: DType) -> Case:
-        """Tensors of the CPU that nobody has written, which take no memory."""
+        """Tensors without memory."""
         batch, queries, keys = _sizes(point)
         before = () if point.lengths else (batch,)
-        kind = dtype.to_torch_dtype()
-        q, out = (
-            torch.empty(*before, queries, point.heads, point.d_head, dtype=kind) for _ in "qo"
-        )
-        k, v = (torch.empty(*before, keys, point.kv_heads, point.d_head, dtype=kind) for _ in "kv")
-        starts = cu_seqlens(point.lengths, "cpu") if point.lengths else None
+        new = partial(torch.empty, dtype=dtype.to_torch_dtype(), device="meta")
+        q, out = (new(*before, queries, point.heads, point.d_head) for _ in "qo")
+        k, v = (new(*before, keys, point.kv_heads, point.d_head) for _ in "kv")
+        starts = cu_seqlens(point.lengths, "meta") if point.lengths else None
         return cls(point, q, k, v, out, starts)
 
     @property

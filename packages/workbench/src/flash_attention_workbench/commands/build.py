@@ -51,8 +51,8 @@ MODEL_HELP = (
     " once for each kind of layer"
 )
 GRID_HELP = (
-    f"what `bench` measures of a grid instead: {', '.join(NAMED_GRIDS)}, or a file of problems; for"
-    " sm_90 on an H200"
+    f"what `bench` measures of a grid instead: {', '.join(NAMED_GRIDS)}, or a file of problems;"
+    " with --arch sm_90 as on an H200"
 )
 H200 = Setting(MEASURED_ARCH, 132, device="NVIDIA H200")  # its multiprocessors and tables
 SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
@@ -137,6 +137,12 @@ def _of_grid(
     for target in arches:
         setting = H200 if target is MEASURED_ARCH else Setting(target, TYPICAL_SMS)
         units |= dict.fromkeys(units_of_grid(points, element, grid_measured(grid), setting))
+    if not units:
+        names = ", ".join(target.name for target in arches)
+        raise UnsupportedError(
+            f"no kernel of {names} takes a problem of {grid}; `flash-attention explain --shape`"
+            " says why one is refused"
+        )
     return tuple(units)
 
 

@@ -25,6 +25,7 @@ from flash_attention_workbench.child import Note
 from flash_attention_workbench.tune.compiling import Compilers
 from flash_attention_workbench.tune.measurer import Failure
 
+NOT_KEPT = "the cache folder cannot be written"
 Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
 
 
@@ -82,10 +83,10 @@ def precompile_units(units: Sequence[Unit], processes: int) -> Generator[str, No
 
 def _compile_unit(note: Note, unit: Unit) -> str:
     try:
-        compile_kernel(unit.source, arch=unit.target, name=unit.name)
+        kernel = compile_kernel(unit.source, arch=unit.target, name=unit.name)
     except FlashAttentionError as error:
         return str(error)
-    return ""
+    return "" if kernel.source_path else f"{unit.name} is not kept: {NOT_KEPT}"
 
 
 def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -> Outcome:
@@ -98,7 +99,7 @@ def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -
     except FlashAttentionError as error:
         return Outcome(job, "failed", str(error))
     if compiled.source_path is None:
-        return Outcome(job, "not kept", "the cache folder cannot be written")
+        return Outcome(job, "not kept", NOT_KEPT)
     kept = all(one.compile_seconds is None for one in (compiled, *beside))
     return Outcome(job, "from cache" if kept else "compiled")
 

@@ -16,7 +16,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.rules import choose
-from flash_attention.families.backward_args import SEMAPHORE_ROWS, stat_rows
+from flash_attention.families.backward_args import SEMAPHORE_ROWS, key_rows, stat_rows
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting, workspace_bytes
 from flash_attention.kernel_configs import config_for
@@ -28,6 +28,7 @@ SUMS, TURNS, WORKSPACE = "dq_sum", "dq_semaphore", "ds"
 """Scratch memory. CTAs add to the sums in any order, unless there are turns or a workspace: then
 CTAs, or the kernel that reads the workspace, always add in the same order."""
 ORDERED = {TURNS, WORKSPACE}
+KEY_SUMS = {"dk_sum", "dv_sum"}  # which splits of heads add to as CTAs add to the sums of dq
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class BackwardExplanation:
             return "the same in every run, as asked for"
         if self.repeats:
             return "the same in every run, asked for or not"
-        return "may vary between runs in dq, whose terms are added in any order; pass deterministic"
+        names = "dq, dk and dv" if any(s.name in KEY_SUMS for s in self.scratch) else "dq"
+        order = "whose terms are added in any order"
+        return f"may vary between runs in {names}, {order}; pass deterministic"
 
 
 def explain_backward(
@@ -127,7 +130,7 @@ def explain_backward(
         if given.idle
         else tuple(Launch.of(step, setting.arch) for step in recipe.steps),
         scratch=tuple(
-            Scratch(name, size, _formula(name, given, size))
+            Scratch(name, size, _formula(name, given, size, recipe.arguments.key_sums))
             for name, size in recipe.scratch.items()
         ),
     )
@@ -142,8 +145,14 @@ def _wanted(call: Call) -> Wanted:
     return Wanted(call.q.requires_grad, call.k.requires_grad, call.v.requires_grad, of_sinks)
 
 
-def _formula(name: str, problem: BackwardProblem, num_bytes: int) -> str:
-    """Say how many bytes an array has, from the sizes of a problem."""
+def _formula(name: str, problem: BackwardProblem, num_bytes: int, key_sums: int) -> str:
+    """Say how many bytes an array has, from the sizes of a problem. Heads of `key_sums` splits have
+    sums of their own."""
+    if name in KEY_SUMS:
+        heads, of_keys = problem.heads_k, key_rows(problem)
+        columns = num_bytes // (4 * key_sums * heads * of_keys)
+        each = f"{key_sums} splits x " if key_sums > 1 else ""
+        return f"{each}{heads} heads of k x {of_keys:,} rows x {columns} columns x 4"
     rows = stat_rows(problem)
     numbers = f"{problem.heads} heads x {rows:,} rows"
     if name == TURNS:

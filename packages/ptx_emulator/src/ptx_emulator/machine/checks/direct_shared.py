@@ -158,5 +158,6 @@ class DirectShared:
                 *(state.num_chunks, *state.frame_of_reads(), len(self._readers.first)),
                 *(*self._readers[:2], *self._latest),
                 0 if self._objects is None else self._objects,
+                int(launch.program.looks_at_shared_flags),
             )
         return self._frame

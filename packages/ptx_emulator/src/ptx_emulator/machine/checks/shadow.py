@@ -84,6 +84,8 @@ class Shadow:
             if pattern is not None:
                 pattern.written = self._findings.reports == reports
         synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
+        if self._flags.have_order:  # lanes that act alone may have met by a flag
+            synced = np.where(who.agent < self._warps_per_cta, synced, who.epochs)
         fields: Ints = np.stack((who.clock_row, who.agent, who.lane, who.epochs, synced))
         pcs = np.array([access.pc])
         self._put_off(Read(pcs, offsets[None], access.nbytes, fields, collective))

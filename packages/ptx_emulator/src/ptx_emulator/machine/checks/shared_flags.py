@@ -24,7 +24,8 @@ class SharedFlags:
         self._orderings = program.orderings
         self._loose = program.flag_reads + program.strong_stores + program.atomics
         self.atomics = program.atomics
-        self._order = FlagOrder(launch.clocks) if program.looks_at_shared_flags else None
+        self.have_order = program.looks_at_shared_flags
+        self._order = FlagOrder(launch.clocks) if self.have_order else None
 
     def strong(self, pc: int) -> bool:
         """Whether an access is more than a plain load or store."""
