@@ -70,6 +70,7 @@ def key_unit(product: Product, features: Features, wanted: tuple[str, ...]) -> U
             Number("B_r", PANEL_ROWS),
             Number("B_c", KEYS),
             Number("keys", int("dk" in wanted)),
+            Number("shrinking_tiles", 0),
             Variant("Mask", "attn/mask", features.mask.value),
             Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
         ),
