@@ -107,9 +107,9 @@ class Lanes:
         self.cta: Ints = self.warp_id % num_ctas
         self.warp: Ints = self.warp_id // num_ctas
         self._shared_stride, self._ranks = shared_stride, ranks
-        # Zeros that nobody writes take no memory.
-        first: Ints = np.zeros(self.count, np.int64)
-        self.rank: Ints = self.warp // (warps_per_cta // ranks) if ranks > 1 else first
+        self.rank: Ints = np.zeros(self.count, np.int64)  # without memory until it is written
+        if ranks > 1:
+            self.rank = self.warp // (warps_per_cta // ranks)
         self._shared_base: Ints = self.shared_base(self.cta, self.rank)
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)

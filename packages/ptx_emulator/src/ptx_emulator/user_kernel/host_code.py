@@ -107,11 +107,11 @@ class _Reader:
                 head = _Head()
             elif token.text == "}" or (in_class and token.text == ":" and not head.called):
                 head = _Head()  # of a namespace; behind public
+            elif token.text == "{" and head.called and self._initialises(place):
+                after = self._behind(place)
             elif token.text == "{" and not head.assigned:
                 after = self._behind(place)
-                if head.called and self._initialises(place):
-                    pass
-                elif "namespace" in head.words or (head.quoted and not head.called):
+                if "namespace" in head.words or (head.quoted and not head.called):
                     after = place + 1
                     head = _Head()
                 elif head.called:

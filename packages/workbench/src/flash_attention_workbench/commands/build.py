@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
@@ -82,7 +82,8 @@ def build(
     if grid is not None:
         _build_units(_of_grid(grid, (dtype, seed, count), arches), processes)
         return
-    if given := [name for name, value in _grid_options(dtype, seed, count) if value is not None]:
+    of_grid = {"--dtype": dtype, "--seed": seed, "--count": count}
+    if given := [name for name, value in of_grid.items() if value is not None]:
         raise UnsupportedError(f"{', '.join(given)} is for --grid; leave it out, or pass --grid")
     if model:
         _build_units(_of_models(model, arches), processes)
@@ -112,10 +113,6 @@ def _check_one_is_given(model: object, grid: object, of_set: bool) -> None:
         raise UnsupportedError(f"{name} is given, and stands for itself; leave out --set, --pass")
     if model and grid:
         raise UnsupportedError("--model and --grid are given; leave out one of them")
-
-
-def _grid_options(*values: object) -> Iterator[tuple[str, object]]:
-    yield from zip(("--dtype", "--seed", "--count"), values, strict=True)
 
 
 def _of_models(models: Sequence[str], arches: Sequence[Arch]) -> tuple[Unit, ...]:

@@ -146,8 +146,8 @@ def _wanted(call: Call) -> Wanted:
 
 
 def _formula(name: str, problem: BackwardProblem, num_bytes: int, key_sums: int) -> str:
-    """Say how many bytes an array has, from the sizes of a problem. Heads of `key_sums` splits have
-    sums of their own."""
+    """Say how many bytes an array has, from the sizes of a problem. There are `key_sums` sums of
+    dK and of dV."""
     if name in KEY_SUMS:
         heads, of_keys = problem.heads_k, key_rows(problem)
         columns = num_bytes // (4 * key_sums * heads * of_keys)
