@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.reference import formula
-from flash_attention.reference.formula import evaluate, without_pages
+from flash_attention.reference.formula import Formula, evaluate, without_pages
 from tests.decode_cases import DECODE_CASES, FAR, DecodeCase
 from tests.feature_cases import CASES, Case
 from tests.gate import in_turn
@@ -52,6 +52,13 @@ def test_parts_of_any_size_give_the_same(
     monkeypatch.setattr(formula, "SCORES_BYTES", scores_bytes)
     for part, expected in zip(evaluate(call, torch.float64, lse=True), whole, strict=True):
         close(part, expected)
+
+
+def test_parts_are_bounded_where_many_heads_share_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k = torch.randn(60, 71, 8), torch.randn(50, 1, 8)
+    monkeypatch.setattr(formula, "SCORES_BYTES", 8 * 71 * 50 * 7)
+    parts = [*Formula.of(Call(q[None], k[None], k[None]), torch.float64).parts(q, k, 0)]
+    assert {part.scores.numel() for part in parts} == {71 * 50 * 7, 71 * 50 * 4}
 
 
 @pytest.mark.parametrize("short", PAGED, ids=lambda short: short.name)

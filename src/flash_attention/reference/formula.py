@@ -212,6 +212,7 @@ class Formula:
         group = heads // k.shape[1]
         together = max(1, SCORES_BYTES // (max(count, k.shape[-1]) * row_bytes))
         together = max(1, together // group) * group  # all heads of q that share one of k
+        count = max(1, min(count, SCORES_BYTES // (together * row_bytes)))
         for h, r in itertools.product(range(0, heads, together), range(first, seq_q, count)):
             some = slice(h, min(h + together, heads))
             rows = slice(r, min(r + count, seq_q))

@@ -20,14 +20,15 @@ GQA: dict[str, Any] = {"batch": 1, "heads": 64, "heads_k": 8, "causal": True}
     [
         ({**GQA, "heads_k": 64, "seq_q": 1024, "seq_k": 1024}, 1),  # nothing to split
         ({**GQA, "seq_q": 16384, "seq_k": 16384}, 1),  # enough tiles
-        ({**GQA, "batch": 8, "seq_q": 4096, "seq_k": 4096}, 1),
+        ({**GQA, "batch": 8, "seq_q": 4096, "seq_k": 4096, "causal": False}, 1),
+        ({**GQA, "batch": 8, "seq_q": 4096, "seq_k": 4096}, 4),  # which drift apart
         ({**GQA, "seq_q": 1024, "seq_k": 1024}, 4),  # 64 tiles for 132 multiprocessors
         ({**GQA, "batch": 7, "heads_k": 4, "seq_q": 2048, "seq_k": 2048}, 8),  # tiles of 16 heads
         ({**GQA, "seq_q": 256, "seq_k": 256}, 8),
-        ({**GQA, "heads": 71, "heads_k": 1, "seq_q": 2048, "seq_k": 2048}, 18),
-        ({**GQA, "heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "batch": 2}, 3),
+        ({**GQA, "heads": 71, "heads_k": 1, "seq_q": 2048, "seq_k": 2048}, 71),
+        ({**GQA, "heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "batch": 2}, 6),
         ({"heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "total_q": 12640,
-          "total_k": 12640, "causal": True}, 2),
+          "total_k": 12640, "causal": True}, 3),
     ],
 )  # fmt: skip
 def test_few_long_tiles_are_split(change: dict[str, Any], splits: int) -> None:

@@ -70,6 +70,25 @@ def test_a_grid_of_gradients_ends_with_its_means(
     assert json.loads(results.read_text())["grid"] == "backward"
 
 
+def test_a_point_without_enough_memory_does_not_end_the_grid(
+    made_up_gpu: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(given: Asked, configs: object, peers: Any, beside: object) -> PointResult:
+        point = given.point
+        if point.seq_len == 512:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 35.50 GiB. GPU 0")
+        return PointResult((grid_row(CONFIG, (64, False, point.seq_len), 1.0, {"fa3": 1.5}),), {})
+
+    monkeypatch.setattr(command, "measure_point", measure)
+    words = ("--grid", "fa3", "--d-head", "64", "--full", "--seq", "512,1024")
+    invoke("bench", *words, "--json", str(tmp_path / "r.json"))
+    stored = json.loads((tmp_path / "r.json").read_text())
+    assert [row["seq"] for row in stored["rows"]] == [1024]
+    assert [(no["seq_len"], no["name"], no["why"]) for no in stored["refused"]] == [
+        (512, "ours", "CUDA out of memory")
+    ]
+
+
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'decode'? (there are fa3, seed" in refuse("bench", "--grid", "decoed")
     assert "unknown peer 'cudn'; did you mean 'cudnn'?" in refuse("bench", "--peers", "fa3,cudn")

@@ -19,13 +19,14 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.backward.parts import Part, Parts
 
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
-SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are cleared, stored, added to and read
+SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are stored or cleared, and read
 TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
-SPLIT_COST = 1.05  # of the main kernel, with splits: as many times more tiles begin and end
+SPLIT_COST = 1.02  # of the main kernel, with splits: as many times more tiles begin and end
+PACKED_SPLIT_COST = 1.1  # of packed sequences, whose long tiles come first and leave fewer gaps
 LAUNCH_US = 1.0  # of the kernel that adds the splits up, which may convert dQ as well
 DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
-DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # where that was measured
+DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # up to so many rows; it becomes less with more
 SHORT_GROUPS = 4  # kShortGroups of sm90/backward/work.cuh
 MOST_TILES = 16  # of a multiprocessor, whose time is found tile by tile
 
@@ -67,11 +68,12 @@ def _expected_us(
         found = _longest_sm if _lengths_are_known(problem, tiles, num_sms) else _longest_sm_of_many
         blocks += count * found(problem, config, part, splits, num_sms)
     main = blocks * 10 * config.B_r * config.B_c * config.d_head / SM_FLOP_PER_US
-    if _drifts(problem, config):
-        main *= 1 + DRIFT * -(-problem.heads_per_kv // splits)
+    main *= 1 + _drift(problem, config) * -(-problem.heads_per_kv // splits)
     if splits == 1:
         return main
-    return SPLIT_COST * main + LAUNCH_US + _moved_bytes(problem, config, splits) / SUM_BYTES_PER_US
+    moved = 2 * _sum_bytes(problem, config, splits)  # stored or cleared, and read again
+    cost = SPLIT_COST if problem.total_k is None else PACKED_SPLIT_COST
+    return cost * main + LAUNCH_US + moved / SUM_BYTES_PER_US
 
 
 def num_key_sums(config: HopperBackwardKernelConfig, splits: int) -> int:
@@ -82,22 +84,18 @@ def num_key_sums(config: HopperBackwardKernelConfig, splits: int) -> int:
     return 1 if config.adds_dq else splits
 
 
-def _moved_bytes(problem: BackwardProblem, config: HopperBackwardKernelConfig, splits: int) -> int:
-    """Return the bytes of sums that are stored and read again. A sum that tiles add to is cleared
-    and read once, and each split adds to all of it."""
-    stored = _sum_bytes(problem, config, splits)
-    return 2 * stored + (splits * stored if config.adds_dq else 0)
-
-
 def _sum_bytes(problem: BackwardProblem, config: HopperBackwardKernelConfig, splits: int) -> int:
     return sum(split_scratch(problem, config.d_head, num_key_sums(config, splits)).values())
 
 
-def _drifts(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> bool:
-    """Whether tiles of one head of k are at different heads of q, because under a causal mask they
-    differ in length: rows of q and dQ that one of them has read leave L2 before the next comes."""
-    uneven = problem.causal and problem.window is None
-    return uneven and config.d_head == DRIFT_D_HEAD and problem.seq_q <= DRIFT_ROWS
+def _drift(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> float:
+    """Return what part of its time each head of a tile adds. Under a causal mask tiles of dense
+    tensors differ in length, so that those of one head of k are at different heads of q: rows of q
+    and dQ that one of them has read leave L2 before the next comes."""
+    uneven = problem.causal and problem.window is None and problem.total_k is None
+    if not uneven or config.d_head != DRIFT_D_HEAD:
+        return 0.0
+    return DRIFT * min(1.0, DRIFT_ROWS / max(1, problem.seq_q))
 
 
 def _lengths_are_known(problem: BackwardProblem, tiles: float, num_sms: int) -> bool:
@@ -186,16 +184,23 @@ def _query_blocks(
     problem: BackwardProblem, config: HopperBackwardKernelConfig, part: Part
 ) -> tuple[float, float]:
     """Return how many blocks of a head's queries see the first tile of a part, and the last."""
-    rows = problem.seq_q if problem.total_q is None else problem.total_q / problem.batch
+    rows = _length(problem.seq_q, problem.total_q, problem.batch)
     if problem.window is not None:
         rows = min(rows, sum(problem.window) + config.B_c)
         return rows / config.B_r, rows / config.B_r
     if not problem.causal:
-        return rows / config.B_r, rows / config.B_r
-    keys = problem.seq_k if problem.total_k is None else problem.total_k / problem.batch
+        shortest = rows if problem.total_q is None else problem.total_q / problem.batch / 2
+        return rows / config.B_r, shortest / config.B_r
+    keys = _length(problem.seq_k, problem.total_k, problem.batch)
     last = part.part_key + max(0, part.part_keys - config.B_c)
     seen = [min(rows, max(0.0, keys - key)) for key in (part.part_key, last)]
     return seen[0] / config.B_r, seen[1] / config.B_r
+
+
+def _length(longest: int, total: int | None, batch: int) -> float:
+    """Return the length of the sequence of a row, on average: of packed sequences half way from
+    their mean to the longest, because long ones have more of the rows."""
+    return longest if total is None else (total / batch + longest) / 2
 
 
 def _longest(problem: BackwardProblem, config: HopperBackwardKernelConfig, average: float) -> float:

@@ -27,16 +27,16 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-FEW_TILES, FEW_KEYS_OF_FEW_TILES = 132, 512  # one for each multiprocessor: nothing hides the turns
-FEW_PACKED_TILES = 264  # which differ in length
-FEW_SHARED_KEYS = 256  # where tiles walk several heads, which wait for each other longer
+FEW_SHARED_KEYS = {64: 256, 96: 256, 128: 512}  # where tiles walk several heads, by d_head
+HIDING_TILES = {64: 12, 96: 16, 128: 16}  # for each two tiles of a head: more of them hide turns
+FEW_PACKED_TILES = 264  # where nothing hides that they differ in length
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
-ENOUGH_TILES = 264  # twice the multiprocessors of an H200
 SHORT_KEYS = 3072
-SHORT_HEADS = {64: 16, 96: 32}  # side by side up to so many keys, by d_head
-MOST_HEADS = 64  # side by side, so that few kernels serve all lengths
+SHORT_HEADS = {64: 16, 96: 32, 128: 32}  # side by side up to so many keys, by d_head
+SHORT_HEADS_OF_ALL_QUERIES = {64: 16, 96: 32}
+FEW_PACKED_HEADS = 32  # side by side, so that the tiles of short sequences come last
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
 
@@ -121,26 +121,32 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    few = FEW_KEYS
-    many = problem.total_k is not None and _num_tiles(problem) > FEW_PACKED_TILES
-    if many and (d_head <= 96 or problem.heads_per_kv > 1):  # whose turns cost more than sums
-        few = 0
-    elif not (problem.causal and problem.total_k is not None):  # their tiles are short
-        few = FEW_KEYS if problem.heads_per_kv == 1 else FEW_SHARED_KEYS
-        few_tiles = FEW_TILES if problem.total_k is None else FEW_PACKED_TILES
-        if _num_tiles(problem) <= few_tiles:
-            few = min(few, FEW_KEYS_OF_FEW_TILES)
-    short = problem.seq_k <= few and d_head > 32 and not problem.has_mask_function
-    if problem.deterministic or short:
+    short = problem.seq_k <= _few_keys(problem, d_head)
+    if problem.deterministic or (short and d_head > 32 and not problem.has_mask_function):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
 
+def _few_keys(problem: BackwardProblem, d_head: int) -> int:
+    """Return up to how many keys turns cost less than sums. The first tiles of a causal mask are
+    longer, so that the turns at a block come one after the other by themselves."""
+    packed, tiles = problem.total_k is not None, _num_tiles(problem)
+    grouped = problem.heads_per_kv > 1
+    if grouped or (packed and tiles > FEW_PACKED_TILES and d_head <= 96):
+        shared = FEW_SHARED_KEYS.get(d_head, 0)
+        return shared if problem.causal and not packed else min(shared, 256)
+    if problem.causal or problem.window is not None:
+        return FEW_KEYS
+    turns = -(-problem.seq_k // KEYS)
+    return FEW_KEYS if tiles > HIDING_TILES.get(d_head, 0) * turns**2 else KEYS
+
+
 def _num_tiles(problem: BackwardProblem) -> int:
-    """Return how many tiles of keys there are at most, if they have a warpgroup for dQ."""
+    """Return how many tiles of keys there are, if they have a warpgroup for dQ. Only the device
+    knows of packed sequences how much of their last tiles is empty: half of each is assumed."""
     blocks = problem.batch * -(-problem.seq_k // KEYS)
     if problem.total_k is not None:
-        blocks = min(blocks, problem.total_k // KEYS + problem.batch)
+        blocks = min(blocks, problem.total_k // KEYS + -(-problem.batch // 2))
     return blocks * problem.heads_k
 
 
@@ -149,24 +155,22 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
     if query_gradient is QueryGradient.ORDERED:
         return _heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
-        return _heads_of_enough_tiles(problem, d_head)
+        return _heads_in_l2(problem, d_head)
     return GROUP_HEADS
 
 
-def _heads_of_enough_tiles(problem: BackwardProblem, d_head: int) -> int:
-    """Return how many heads of k run side by side, so that the short tiles of some fill the gaps
-    that the long ones of others leave, unless all short tiles come last. Without grouped heads all
-    tiles are short enough, but those of short sequences add to the same rows of dQ less often if
-    they are of many heads."""
-    heads = GROUP_HEADS
-    if problem.causal and problem.window is None and problem.total_k is None:
-        return heads
-    if problem.heads_per_kv == 1 and problem.seq_k <= SHORT_KEYS and _is_uneven(problem):
-        heads = SHORT_HEADS.get(d_head, heads)
-    if problem.heads_per_kv > 1:
-        while heads * -(-problem.seq_k // KEYS) < ENOUGH_TILES and heads < MOST_HEADS:
-            heads *= 2
-    return heads
+def _heads_in_l2(problem: BackwardProblem, d_head: int) -> int:
+    """Return how many heads of k run side by side if tiles do not take turns. Without grouped heads
+    those of short sequences add to the same rows of dQ less often if they are of many heads."""
+    dense = problem.total_k is None
+    if not dense and _num_tiles(problem) <= FEW_PACKED_TILES:
+        return FEW_PACKED_HEADS
+    if problem.heads_per_kv > 1 or problem.seq_k > SHORT_KEYS or not _is_uneven(problem):
+        return GROUP_HEADS
+    if problem.causal and problem.window is None and dense:  # all short tiles come last
+        return GROUP_HEADS
+    heads = SHORT_HEADS if problem.causal else SHORT_HEADS_OF_ALL_QUERIES
+    return heads.get(d_head, GROUP_HEADS)
 
 
 def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:

@@ -55,6 +55,7 @@ __device__ void add_part(const BackwardKernelArgs& args, int cta) {
   static_assert(Unit::kUnits % Config::kThreads == 0);
   const KeyRows<Config> rows(args, cta / (2 * kParts));
   const int part = cta % (2 * kParts), i = part % kParts * Config::kThreads + threadIdx.x;
+  if (Config::kStartsEarly) ptx::wait_for_grid();             // the sums are complete
   if (rows.empty() || !rows.has(Unit::first_row(i))) return;  // nothing was stored
   const bool values = part >= kParts;
   const float* const sums =
@@ -77,14 +78,12 @@ __device__ void add_part(const BackwardKernelArgs& args, int cta) {
 
 template <class Config>
 __device__ void add_splits(const BackwardKernelArgs& args) {
-  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
   add_part<Config>(args, blockIdx.x);
 }
 
 // Both kernels in one, where dQ is added as well.
 template <class Config>
 __device__ void convert_and_add_splits(const BackwardKernelArgs& args) {
-  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
   const int rows = RowBlock<Config>::count(args);
   if (static_cast<int>(blockIdx.x) < rows)
     convert_rows<Config>(args, blockIdx.x);

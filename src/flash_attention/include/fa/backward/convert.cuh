@@ -14,6 +14,7 @@ __device__ void convert_rows(const BackwardKernelArgs& args, int cta) {
   constexpr int kTogether = kRounds % 4 == 0 ? 4 : kRounds % 3 == 0 ? 3 : kRounds % 2 == 0 ? 2 : 1;
   static_assert(Unit::kUnits % (kTogether * Config::kThreads) == 0);
   const Rows<Config> rows(args, RowBlock<Config>(args, cta));
+  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
   if (rows.empty()) return;
   const float* const sums = args.dq_sum + rows.stat_row * Config::kSumColumns;
 #pragma unroll 1
@@ -29,7 +30,6 @@ __device__ void convert_rows(const BackwardKernelArgs& args, int cta) {
 
 template <class Config>
 __device__ void convert(const BackwardKernelArgs& args) {
-  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
   convert_rows<Config>(args, blockIdx.x);
 }
 

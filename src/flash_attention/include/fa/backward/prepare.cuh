@@ -86,9 +86,12 @@ __device__ float dot(const ptx::Chunk& x, const ptx::Chunk& y) {
 }
 
 // rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads with kRowChunks chunks each, of which the
-// first writes its sum. Several rows are in flight at a time.
-template <class Config>
-__device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows]) {
+// first writes its sum. Several rows are in flight at a time: a condition would make each wait for the one
+// before, so that rows after the end and columns without a value load others.
+// `meanwhile` runs under the first loads.
+template <class Config, class Meanwhile>
+__device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows],
+                         Meanwhile meanwhile) {
   constexpr int kRows = Config::kThreads / Config::kRowThreads;
   constexpr int kRounds = (Config::kRows + kRows - 1) / kRows;
   constexpr int kChunks = Config::kRowChunks;
@@ -97,12 +100,14 @@ __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows])
   const BackwardKernelArgs& args = rows.args;
   const int lane = threadIdx.x % Config::kRowThreads;
   const int first = threadIdx.x / Config::kRowThreads;
+  const int last_row = rows.sequence.q_len - rows.first - 1;
+  const auto has = [&](int c) {
+    return (lane + c * Config::kRowThreads) * kChunkElements < args.d_v;
+  };
   const auto chunk = [&](const void* tensor, const Strides& stride, int row, int c) {
-    const int column = lane + c * Config::kRowThreads;
-    if (!rows.has(row) || row >= Config::kRows || column * kChunkElements >= args.d_v)
-      return ptx::Chunk{};
-    return ptx::ld_global_16(static_cast<const char*>(tensor) + rows.offset(stride, row) +
-                             column * kChunkBytes);
+    const int column = has(c) ? lane + c * Config::kRowThreads : 0;
+    return ptx::ld_global_16(static_cast<const char*>(tensor) +
+                             rows.offset(stride, min(row, last_row)) + column * kChunkBytes);
   };
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kTogether) {
@@ -114,11 +119,14 @@ __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows])
         o[i][c] = chunk(args.o, args.o_stride, first + (round + i) * kRows, c);
         d_o[i][c] = chunk(args.d_o, args.d_o_stride, first + (round + i) * kRows, c);
       }
+    __syncwarp();  // ptxas moves no load behind this
+    if (round == 0) meanwhile();
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      float sum = dot<typename Config::DType>(o[i][0], d_o[i][0]);
+      float sum = 0.f;
 #pragma unroll
-      for (int c = 1; c < kChunks; ++c) sum += dot<typename Config::DType>(o[i][c], d_o[i][c]);
+      for (int c = 0; c < kChunks; ++c)
+        if (has(c)) sum += dot<typename Config::DType>(o[i][c], d_o[i][c]);
 #pragma unroll
       for (int lanes = Config::kRowThreads / 2; lanes; lanes /= 2)
         sum += __shfl_xor_sync(~0u, sum, lanes);
@@ -128,10 +136,9 @@ __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows])
   }
 }
 
+// The sums of dQ, or the turns at them.
 template <class Config>
-__device__ void prepare_rows(const Rows<Config>& rows) {
-  constexpr float kLog2e = 1.4426950408889634f;
-  __shared__ float sums[Config::kRows];
+__device__ void clear_dq(const Rows<Config>& rows) {
   const BackwardKernelArgs& args = rows.args;
   char* const dq = reinterpret_cast<char*>(args.dq_sum + rows.stat_row * Config::kSumColumns);
 #pragma unroll 8
@@ -141,14 +148,20 @@ __device__ void prepare_rows(const Rows<Config>& rows) {
   if (Config::kOrdersDq && threadIdx.x * attn::kSemaphoreRows < Config::kRows &&
       rows.first % attn::kSemaphoreRows == 0)
     args.dq_semaphore[rows.stat_row / attn::kSemaphoreRows + threadIdx.x] = 0;
+}
 
+template <class Config>
+__device__ void prepare_rows(const Rows<Config>& rows) {
+  constexpr float kLog2e = 1.4426950408889634f;
+  __shared__ float sums[Config::kRows];
+  const BackwardKernelArgs& args = rows.args;
   const int row = threadIdx.x;
   const bool has = row < Config::kRows && rows.has(row);
   const float lse = has ? args.lse[rows.lse_offset(row)] : -attn::kInfinity;
-  const bool sees = lse != -attn::kInfinity;
-  const float dlse = sees && args.dlse ? args.dlse[rows.lse_offset(row)] : 0.f;
-  sum_rows<Config>(rows, sums);
+  const float dlse = has && args.dlse ? args.dlse[rows.lse_offset(row)] : 0.f;
+  sum_rows<Config>(rows, sums, [&] { clear_dq<Config>(rows); });
   __syncthreads();  // all sums are written
+  const bool sees = lse != -attn::kInfinity;
   if (row >= Config::kRows) return;
   args.lse_log2[rows.stat_row + row] =
       sees ? attn::lowered_if_large(lse * kLog2e) : attn::kInfinity;

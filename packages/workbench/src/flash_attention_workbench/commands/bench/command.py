@@ -27,7 +27,7 @@ from flash_attention_workbench.bench.gradient_summary import gradient_means
 from flash_attention_workbench.bench.grid import Measured, Point
 from flash_attention_workbench.bench.grid_choice import NAMED_GRIDS, grid_dtype, grid_measured
 from flash_attention_workbench.bench.grid_record import load_json, save_csv, save_json
-from flash_attention_workbench.bench.grid_run import GridRow, PointResult, measure_point
+from flash_attention_workbench.bench.grid_run import OURS, GridRow, PointResult, measure_point
 from flash_attention_workbench.bench.grid_summary import slower_than_peers, summary
 from flash_attention_workbench.bench.peers import DEFAULT_PEERS, PEERS, checked_names
 from flash_attention_workbench.bench.peers.fa3 import FA3_VARIABLE
@@ -234,7 +234,11 @@ def _result(
     )
     measures = {Measured.FORWARD: measure_point, Measured.TANGENT: measure_tangents}
     measure = measures.get(settings.measured, measure_gradients)
-    return measure(asked, configs, settings.peers, beside_fa3)
+    try:
+        return measure(asked, configs, settings.peers, beside_fa3)
+    except torch.OutOfMemoryError as error:  # the other points may have enough
+        torch.cuda.empty_cache()
+        return PointResult((), {OURS: str(error).partition(". ")[0]})
 
 
 def _clocks(device: torch.device) -> dict[str, float | None] | None:

@@ -25,6 +25,14 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   static constexpr int kAfter = (Stage + 1) % kStages;
   using Derivative = typename Config::Derivative;
   using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
+  // Whether P of keys after the end has to become zero. Their K and V are zero, so that their dS is finite and adds
+  // nothing to a dQ that is computed here, and nobody stores their dK and dV. A function may make anything of such
+  // scores, and a large dS is infinite in float16.
+  static constexpr bool kHidesKeysAfterEnd =
+      Config::kQueryWarps == 0 || Config::Function::kScores || Config::Function::kMasks ||
+      Config::Mask::kHasStart || !kSame<typename Config::DType, dtype::Bf16>;
+  static constexpr bool kHides =
+      kHidesKeysAfterEnd || !kSame<typename Config::Mask, attn::mask::Full>;
 
   __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
       : ScoreChange<Config>(args), maps_(maps), query_side_(args), dropping_(args) {}
@@ -68,8 +76,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
     return steps_ > 0;
   }
 
-  // Whether some key of the tile is not seen by all queries of the block.
-  __device__ bool hides() const { return backward::hides(mail(), block_); }
+  // Whether P has to be hidden, because some key of the tile is not seen by all queries of the block.
+  __device__ bool hides() const { return kHides && backward::hides(mail(), block_); }
 
   // operands of the products, in registers and in the current stages
 
@@ -144,7 +152,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   }
   // P becomes zero where a query does not see the key.
   __device__ void mask(Scores& s, bool hides) {
-    if (hides) this->hide(s, mail(), warp_key(), queries());
+    if (hides) this->template hide<kHidesKeysAfterEnd>(s, mail(), warp_key(), queries());
   }
   // P in 16 bits.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
@@ -197,8 +205,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // A gradient of all heads is complete: a warp stages and stores its 16 rows by itself.
   __device__ void store(const Gradient& gradient, float scale, float* sums, const TensorMap& map,
                         const Columns& to) {
-    if constexpr (Config::kSplitsHeads > 0)
-      return store_sum<Config>(gradient, sums, mail(), Warpgroup);
+    if constexpr (Config::kAddsHeads > 0) return add_sum<Config>(gradient, sums, mail(), Warpgroup);
+    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient, sums, mail(), Warpgroup);
     const int row = mail().read(Word::kKeyFirst) + warp_key();
     if (lane_id() == 0) ptx::tma_wait_read();  // the rows before were read
     __syncwarp();                              // all lanes may write over them

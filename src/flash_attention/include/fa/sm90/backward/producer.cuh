@@ -31,6 +31,7 @@ class Producer {
     wait_mailbox();
     Smem::mail(count_).write(Word::kKeyFirst, kNoMoreTiles);
     post();
+    ptx::wait_for_grid();  // also if no query saw a key
     walk.finish();
   }
 
@@ -42,10 +43,15 @@ class Producer {
     write_work<Config>(Smem::mail(count_), tile, sequence, range, args_);
     if (Config::kWriterWarps > 0) write_query_place(Smem::mail(count_), sequence);
     post();
-    prefetch_keys(maps_.k, tile, sequence);
-    prefetch_keys(maps_.v, tile, sequence);
-    if (count_.tiles == 0) ptx::wait_for_grid();  // the kernel before has stored the statistics
-    bool has_keys = false;
+    // The buffers of the first tile are empty, and its inputs are there before the kernel before has ended.
+    bool has_keys = count_.tiles == 0;
+    if (has_keys) {
+      load_keys(tile, sequence);
+    } else {
+      const int row = sequence.k_first + tile.key_first;
+      prefetch<KeyTile>(maps_.k, tile.kv_head, row, sequence.k_batch);
+      prefetch<KeyTile>(maps_.v, tile.kv_head, row, sequence.k_batch);
+    }
     const Mailbox mail = Smem::mail(count_);
     const bool listed = Config::Function::kListed;
     const int first_place = listed ? 0 : range.first_block();
@@ -61,6 +67,8 @@ class Producer {
         const u32 entry = listed ? ptx::word_here(next) : entry_at(block);
         if (listed && block + 1 < end_place) next = entry_at(block + 1);  // before it is needed
         const int row = query_block<Config>(entry) * Config::kBR;
+        if (!waited_)
+          prefetch<QueryTile>(maps_.d_o, head, sequence.q_first + row, sequence.q_batch);
         load_queries(Smem::q_pipeline(), Smem::kQLanded, maps_.q, Smem::kLse,
                      args_.lse_log2 + stats + row, head, row, sequence);
         load_queries(Smem::d_o_pipeline(), Smem::kDOLanded, maps_.d_o, Smem::kDelta,
@@ -118,19 +126,18 @@ class Producer {
     return full;
   }
 
-  // The buffers of K and V are still those of the tile before.
-  __device__ void prefetch_keys(const TensorMap& map, Tile tile,
-                                const attn::Sequence& sequence) const {
+  // Into L2, before the buffers are empty.
+  template <class Tile>
+  static __device__ void prefetch(const TensorMap& map, int head, int row, int batch) {
 #pragma unroll
-    for (int p = 0; p < KeyTile::kCount; ++p)
-      ptx::tma_prefetch_4d(map, p * KeyTile::kColumns, tile.kv_head,
-                           sequence.k_first + tile.key_first, sequence.k_batch);
+    for (int p = 0; p < Tile::kCount; ++p)
+      ptx::tma_prefetch_4d(map, p * Tile::kColumns, head, row, batch);
   }
 
   // A block of Q with its log-sum-exps, or of dO with its deltas.
   __device__ void load_queries(typename Smem::QueryPipeline to, int landed, const TensorMap& map,
                                u32 all_stats, const float* stats, int head, int row,
-                               const attn::Sequence& sequence) const {
+                               const attn::Sequence& sequence) {
     const QueryTile tile = to.tile(ring_.stage);
     const u32 stats_to = all_stats + ring_.stage * Smem::kStatBytes;
     const ptx::Mbarrier done =
@@ -141,6 +148,10 @@ class Producer {
     for (int p = 0; p < QueryTile::kCount; ++p)
       ptx::tma_load_4d(tile.panel(p), map, done, p * QueryTile::kColumns, head,
                        sequence.q_first + row, sequence.q_batch);
+    if (!waited_) {
+      ptx::wait_for_grid();  // the kernel before has stored the statistics
+      waited_ = true;
+    }
     ptx::bulk_load(stats_to, stats, Smem::kStatBytes, done);
   }
 
@@ -162,6 +173,7 @@ class Producer {
   const BackwardKernelArgs& args_;
   Ring<Config::kStages> ring_;
   TileCount count_;
+  bool waited_ = false;  // for the kernel before
   u32 bias_parity_ = 0;
 };
 

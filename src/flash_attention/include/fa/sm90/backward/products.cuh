@@ -120,8 +120,9 @@ __device__ void exponentials_of(Scores& s, float score_scale, u32 lse, More more
   }
 }
 
-// P of a warp's 16 keys, from `warp_key` of the tile on, and the queries from `query` on.
-template <class Mask, class Scores>
+// P of a warp's 16 keys, from `warp_key` of the tile on, and the queries from `query` on. Queries after the end
+// have an infinite log-sum-exp.
+template <bool KeysAfterEnd, class Mask, class Scores>
 __device__ void hide(Scores& p, const Mask& mask, Mailbox mail, int warp_key, int first_query) {
   attn::Sequence sequence = {};
   sequence.q_len = mail.read(Word::kQLen);
@@ -137,7 +138,7 @@ __device__ void hide(Scores& p, const Mask& mask, Mailbox mail, int warp_key, in
     for (int j = 0; j < Scores::kColFragments; ++j)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (8 * j + e < first || 8 * j + e >= end) p.v[0][j][2 * h + e] = 0.f;
+        if (8 * j + e < first || (KeysAfterEnd && 8 * j + e >= end)) p.v[0][j][2 * h + e] = 0.f;
   }
 }
 
@@ -196,8 +197,9 @@ class ScoreChange : Slopes<Config> {
   }
 
   // P or dS becomes zero where a query does not see the key.
+  template <bool KeysAfterEnd = true>
   __device__ void hide(Scores& p, Mailbox mail, int warp_key, int query) const {
-    backward::hide(p, typename Config::Mask(args_), mail, warp_key, query);
+    backward::hide<KeysAfterEnd>(p, typename Config::Mask(args_), mail, warp_key, query);
     if constexpr (Function::kMasks) function_.hide(p, 0.f, args_, place(mail, warp_key, query));
   }
 

@@ -36,7 +36,7 @@ class SplitGradient {
                         const Columns& to) const {
     if constexpr (!Wanted) return;
     const Mailbox mail = Smem::mail();
-    if constexpr (Config::kSplitsHeads > 0) return store_sum<Config>(gradient_, sums, mail, 0);
+    if constexpr (Config::kSplitsHeads > 0) return store_sum(gradient_, sums, mail, 0);
     const int first = warp_in_group() * kWarpRows;
     const int row = mail.read(Word::kKeyFirst) + first;
     stage_rows<typename Config::DType>(gradient_, scale, staged, first);

@@ -86,7 +86,9 @@ template <bool PerBatch, class Tile>
 __device__ void store_staged(Tile staged, int first, int rows, const TensorMap& map,
                              const RowsOf& to) {
   if (PerBatch && rows < kWarpRows) {
+#pragma unroll 1  // rare, and small problems wait for their instructions
     for (int r = 0; r < rows; ++r)
+#pragma unroll 1
       for (int chunk = lane_id(); chunk < to.columns.count / kChunkElements; chunk += kWarpSize)
         ptx::st_global_16(
             to.address() + r * to.columns.strides.seq * kElementBytes + chunk * kChunkBytes,
@@ -102,9 +104,9 @@ __device__ void store_staged(Tile staged, int first, int rows, const TensorMap& 
   }
 }
 
-// Stores a warpgroup's 64 rows of dK or dV of some of the heads, as accumulators have them, or adds them to
-// those of other heads. `sums` is dk_sum or dv_sum.
-template <class Config, class Rows>
+// Stores a warpgroup's 64 rows of dK or dV of some of the heads, as accumulators have them. `sums` is dk_sum or
+// dv_sum.
+template <class Rows>
 __device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpgroup) {
   const i64 row = mail.read(Word::kSumRow) + warpgroup * kWarpgroupRows;
   float4* const to = reinterpret_cast<float4*>(sums + row * 8 * Rows::kColFragments) +
@@ -112,10 +114,37 @@ __device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpg
 #pragma unroll
   for (int j = 0; j < Rows::kColFragments; ++j) {
     const float (&x)[4] = rows.v[0][j];
-    if constexpr (Config::kAddsHeads > 0)
-      ptx::red_add_4(&to[j * kWarpgroupSize].x, x);
-    else
-      to[j * kWarpgroupSize] = {x[0], x[1], x[2], x[3]};
+    to[j * kWarpgroupSize] = {x[0], x[1], x[2], x[3]};
+  }
+}
+
+// Adds them to those of other heads. Each warp has room to stage half of its share: additions from registers
+// would take the multiprocessor about 50 clocks per warp and fragment.
+template <class Config, class Rows>
+__device__ void add_sum(const Rows& rows, float* sums, Mailbox mail, int warpgroup) {
+  constexpr int kHalf = Rows::kColFragments / 2, kFragmentFloats = 4 * kWarpSize;
+  constexpr int kFragmentBytes = kFragmentFloats * static_cast<int>(sizeof(float));
+  static_assert(Shape<Config>::kKeyWarps * kHalf * kFragmentBytes ==
+                Shape<Config>::KeyTile::kBytes);
+  const int warp = warpgroup * kWarps + warp_in_group();
+  const u32 staged = SharedMemory<Config>::gradient().address + warp * kHalf * kFragmentBytes;
+  const i64 row = mail.read(Word::kSumRow) + warpgroup * kWarpgroupRows;
+  float* const to = sums + row * 8 * Rows::kColFragments + warp_in_group() * kFragmentFloats;
+#pragma unroll
+  for (int first = 0; first < Rows::kColFragments; first += kHalf) {
+    if (lane_id() == 0) ptx::tma_wait_read();  // the additions before have read it
+    __syncwarp();                              // all lanes may write over it
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j)
+      ptx::st_shared_floats(staged + j * kFragmentBytes + lane_id() * 16, rows.v[0][first + j]);
+    ptx::fence_proxy_async();  // the copy engine sees what this lane wrote
+    __syncwarp();              // and what all lanes wrote
+    if (lane_id() > 0) continue;
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j)
+      ptx::bulk_add_f32(to + (first + j) * kWarps * kFragmentFloats, staged + j * kFragmentBytes,
+                        kFragmentBytes);
+    ptx::tma_commit();
   }
 }
 
