@@ -21,6 +21,7 @@ from flash_attention.families.sm90.backward.parts import Part, Parts
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
 SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are stored or cleared, and read
 TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
+UNEVEN_COST = 1.03  # of the main kernel, if splits differ by a head and so drift apart
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
 SPLIT_COST = 1.02  # of the main kernel, with splits: as many times more tiles begin and end
 PACKED_SPLIT_COST = 1.1  # of packed sequences, whose long tiles come first and leave fewer gaps
@@ -73,6 +74,7 @@ def _expected_us(
         return main
     moved = 2 * _sum_bytes(problem, config, splits)  # stored or cleared, and read again
     cost = SPLIT_COST if problem.total_k is None else PACKED_SPLIT_COST
+    cost *= UNEVEN_COST if problem.heads_per_kv % splits else 1.0
     return cost * main + LAUNCH_US + moved / SUM_BYTES_PER_US
 
 

@@ -35,7 +35,8 @@ ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 KEYS = 128  # of a tile that has a warpgroup for dQ
 SHORT_KEYS = 3072
 SHORT_HEADS = {64: 16, 96: 32, 128: 32}  # side by side up to so many keys, by d_head
-SHORT_HEADS_OF_ALL_QUERIES = {64: 16, 96: 32}
+SHORT_HEADS_OF_WINDOWS = {64: 16, 96: 32}
+SHORT_HEADS_OF_ALL_QUERIES = {64: 16}
 FEW_PACKED_HEADS = 32  # side by side, so that the tiles of short sequences come last
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
@@ -132,7 +133,7 @@ def _few_keys(problem: BackwardProblem, d_head: int) -> int:
     longer, so that the turns at a block come one after the other by themselves."""
     packed, tiles = problem.total_k is not None, _num_tiles(problem)
     grouped = problem.heads_per_kv > 1
-    if grouped or (packed and tiles > FEW_PACKED_TILES and d_head <= 96):
+    if grouped or (packed and tiles > FEW_PACKED_TILES and d_head <= 64):
         shared = FEW_SHARED_KEYS.get(d_head, 0)
         return shared if problem.causal and not packed else min(shared, 256)
     if problem.causal or problem.window is not None:
@@ -169,8 +170,8 @@ def _heads_in_l2(problem: BackwardProblem, d_head: int) -> int:
         return GROUP_HEADS
     if problem.causal and problem.window is None and dense:  # all short tiles come last
         return GROUP_HEADS
-    heads = SHORT_HEADS if problem.causal else SHORT_HEADS_OF_ALL_QUERIES
-    return heads.get(d_head, GROUP_HEADS)
+    heads = SHORT_HEADS_OF_ALL_QUERIES if problem.window is None else SHORT_HEADS_OF_WINDOWS
+    return (SHORT_HEADS if problem.causal else heads).get(d_head, GROUP_HEADS)
 
 
 def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:
