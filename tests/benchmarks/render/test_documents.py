@@ -194,7 +194,7 @@ def test_the_overview_is_of_one_commit_and_beside_one_build_of_fa3() -> None:
     block = overview_block(read_folder(RESULTS))
     rows = [line.split(" | ") for line in block.splitlines() if "[docs/" in line]
     assert len(rows) == len(WORKLOADS)
-    assert {tuple(row[2:4]) for row in rows} == {("upstream's", "b038373d")}
+    assert {tuple(row[2:4]) for row in rows} == {("upstream's", "68e22929")}
 
 
 def test_every_shown_measurement_says_where_it_was_made_and_beside_whose_fa3() -> None:

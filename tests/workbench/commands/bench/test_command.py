@@ -85,7 +85,7 @@ def test_a_point_without_enough_memory_does_not_end_the_grid(
     stored = json.loads((tmp_path / "r.json").read_text())
     assert [row["seq"] for row in stored["rows"]] == [1024]
     assert [(no["seq_len"], no["name"], no["why"]) for no in stored["refused"]] == [
-        (512, "ours", "CUDA out of memory")
+        (512, "ours", "CUDA out of memory at this point")
     ]
 
 

@@ -238,7 +238,7 @@ def _result(
         return measure(asked, configs, settings.peers, beside_fa3)
     except torch.OutOfMemoryError as error:  # the other points may have enough
         torch.cuda.empty_cache()
-        return PointResult((), {OURS: str(error).partition(". ")[0]})
+        return PointResult((), {OURS: f"{str(error).partition('. ')[0]} at this point"})
 
 
 def _clocks(device: torch.device) -> dict[str, float | None] | None:
