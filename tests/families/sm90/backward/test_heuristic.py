@@ -27,8 +27,9 @@ NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
 PACKED = {"total_q": 7200, "total_k": 7200}
 MANY_PACKED = {**PACKED, "batch": 40, "heads": 16}
+MANY_PACKED_96 = {**MANY_PACKED, "heads_k": 16, "d_head": 96, "d_v": 96}
 ADDED_32 = {"order": "dynamic_32"}
-ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_16", "k": "registers"}
+ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_8", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
 SHORT_96 = {"d_head": 96, "d_v": 96, "seq_k": 3072, "causal": True}
 LONG_PACKED_96 = {**SHORT_96, "total_q": 9000, "total_k": 9000}
@@ -36,6 +37,7 @@ MANY_96 = {**ADDED_96, "order": "dynamic_32"}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_16"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
 ORDERED_32 = {**ORDERED, "order": "dynamic_32"}
+ORDERED_96 = {**ORDERED, "d_head": 96, "order": "dynamic_64"}
 OWN_HEADS = {"heads_k": 4}  # every head of q has one of k
 ORDERED_64 = {**ADDED_64, "dq": "ordered", "order": "dynamic_64"}
 SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
@@ -63,9 +65,9 @@ def problem(d_head: int) -> BackwardProblem:
         ({"seq_k": 257}, OTHER),
         ({"causal": True}, ORDERED),
         ({"seq_k": 513, "causal": True}, OTHER),
-        ({**OWN_HEADS, **SHORT_96}, {**MANY_96, "order": "dynamic_8"}),  # short tiles come last
+        ({**OWN_HEADS, **SHORT_96}, ADDED_96),  # short tiles come last
         ({**OWN_HEADS, **SHORT_96, "causal": False, "window": (5, 5)}, MANY_96),
-        ({**OWN_HEADS, **SHORT_96, "causal": False}, {**MANY_96, "order": "dynamic_8"}),
+        ({**OWN_HEADS, **SHORT_96, "causal": False}, ADDED_96),
         ({**OWN_HEADS, **LONG_PACKED_96}, {**MANY_96, "stages": 2}),
         ({"seq_k": 8191}, OTHER),
         ({"seq_k": 8192}, OTHER),
@@ -83,6 +85,9 @@ def problem(d_head: int) -> BackwardProblem:
             {**MANY_PACKED, "heads_k": 16, "d_head": 64, "d_v": 64, "seq_k": 800, "causal": True},
             ADDED_64,
         ),
+        ({**MANY_PACKED_96, "seq_k": 800, "causal": True}, {**ORDERED_96, "stages": 2}),
+        ({**MANY_PACKED_96, "seq_k": 2000}, {**ADDED_96, "stages": 2}),
+        ({**MANY_PACKED_96, "seq_k": 2000, "causal": True}, {**MANY_96, "stages": 2}),
         (LONG, OTHER),
         ({**LONG, "causal": True}, OTHER),
         ({**LONG, "window": (5, 5)}, OTHER),
@@ -96,7 +101,7 @@ def problem(d_head: int) -> BackwardProblem:
         ({**LONG, "d_head": 64, "d_v": 64}, {**ADDED_64, "order": "dynamic_8"}),
         ({**LONG, "d_head": 64, "d_v": 64, "causal": True}, {**ADDED_64, "order": "dynamic_8"}),
         ({**LONG, "d_head": 72, "causal": True}, OTHER),
-        ({**LONG, "d_head": 72, "d_v": 80, "causal": True}, {**ADDED_96, "order": "dynamic_8"}),
+        ({**LONG, "d_head": 72, "d_v": 80, "causal": True}, ADDED_96),
         (
             {"d_head": 32, "d_v": 24},
             {**ADDED_64, "d_head": 32, "order": "dynamic_8", "k": "registers"},

@@ -27,8 +27,9 @@ from flash_attention.families.values import smallest_holding
 
 K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-FEW_SHARED_KEYS = {64: 256, 96: 256, 128: 512}  # where tiles walk several heads, by d_head
-HIDING_TILES = {64: 12, 96: 16, 128: 16}  # for each two tiles of a head: more of them hide turns
+FEW_SHARED_KEYS = 256  # where tiles walk several heads, which wait for each other longer
+FEW_SHARED_CAUSAL_KEYS = 512  # the same under a causal mask, at the widest d_head
+HIDING_TILES = {64: 12, 96: 16, 128: 16}  # times the square of a head's tiles: more hide turns
 FEW_PACKED_TILES = 264  # where nothing hides that they differ in length
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
@@ -133,9 +134,10 @@ def _few_keys(problem: BackwardProblem, d_head: int) -> int:
     longer, so that the turns at a block come one after the other by themselves."""
     packed, tiles = problem.total_k is not None, _num_tiles(problem)
     grouped = problem.heads_per_kv > 1
+    if grouped and problem.causal and not packed and d_head == WIDEST_KEYS:
+        return FEW_SHARED_CAUSAL_KEYS
     if grouped or (packed and tiles > FEW_PACKED_TILES and d_head <= 64):
-        shared = FEW_SHARED_KEYS.get(d_head, 0)
-        return shared if problem.causal and not packed else min(shared, 256)
+        return FEW_SHARED_KEYS
     if problem.causal or problem.window is not None:
         return FEW_KEYS
     turns = -(-problem.seq_k // KEYS)
