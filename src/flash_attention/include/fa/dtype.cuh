@@ -8,6 +8,7 @@ namespace fa::attn {
 template <class T>
 concept DTypeSlot = requires(float x) {
   { T::kLargestSum } -> Same<const float&>;
+  { T::kHasFloatRange } -> Same<const bool&>;
   { T::pack(x, x) } -> Same<u32>;
 };
 
@@ -19,6 +20,7 @@ namespace fa::dtype {
 struct Fp16 {
   // Row sums of P up to this are safe: below 65504, the largest half.
   static constexpr float kLargestSum = 32768.f;
+  static constexpr bool kHasFloatRange = false;
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_f16x2(lo, hi); }
   static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_f16x2(x, y); }
@@ -32,6 +34,7 @@ struct Fp16 {
 struct Bf16 {
   // Row sums of P up to this are safe: 2^40: P has the range of a float; O, a sum of P V, must keep some of it.
   static constexpr float kLargestSum = 1099511627776.f;
+  static constexpr bool kHasFloatRange = true;
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_bf16x2(lo, hi); }
   static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_bf16x2(x, y); }

@@ -247,7 +247,7 @@ def test_a_choice_is_told_with_what_was_looked_at() -> None:
     ("config", "slot", "contract"),
     [
         (UNIFIED, "Copy", "Copy: Transfers<Config> with load_q"),
-        (UNIFIED, "Mask", "Mask: (args), kHasStart, first_key, end_key"),
+        (UNIFIED, "Mask", "Mask: (args), kHasStart, kSeesAll, first_key, end_key"),
         (NARROW, "PingPong", "PingPong: Order<Consumers>(warpgroup) with wait(), arrive()"),
         (NARROW, "Rescale", "Rescale: kStale, try_stale_max<Exponential, DType>"),
     ],

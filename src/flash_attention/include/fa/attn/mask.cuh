@@ -21,6 +21,7 @@ concept MaskSlot =
     requires(const T& mask, int row, const Sequence& sequence, const CallArgs& args) {
       T(args);
       { T::kHasStart } -> Same<const bool&>;
+      { T::kSeesAll } -> Same<const bool&>;
       { mask.first_key(row, sequence) } -> Same<int>;
       { mask.end_key(row, sequence) } -> Same<int>;
       { mask.first_query(row, sequence) } -> Same<int>;
@@ -69,7 +70,7 @@ namespace fa::attn::mask {
 
 // Every query sees every key.
 struct Full {
-  static constexpr bool kHasStart = false;
+  static constexpr bool kHasStart = false, kSeesAll = true;
 
   __device__ explicit Full(const CallArgs&) {}
   __device__ int first_key(int /*row*/, const Sequence&) const { return 0; }
@@ -84,7 +85,7 @@ struct Full {
 
 // The last query sees all keys, the query before it one less, and so on: aligned to the bottom right.
 struct Causal {
-  static constexpr bool kHasStart = false;
+  static constexpr bool kHasStart = false, kSeesAll = false;
 
   __device__ explicit Causal(const CallArgs&) {}
   __device__ int first_key(int /*row*/, const Sequence&) const { return 0; }
@@ -103,7 +104,7 @@ struct Causal {
 // A query sees the keys from window_left before the key that it is aligned with to window_right after
 // it, both included. The last query is aligned with the last key.
 struct Window {
-  static constexpr bool kHasStart = true;
+  static constexpr bool kHasStart = true, kSeesAll = false;
   const int left, right;
 
   __device__ explicit Window(const CallArgs& args)

@@ -30,9 +30,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // scores, and a large dS is infinite in float16.
   static constexpr bool kHidesKeysAfterEnd =
       Config::kQueryWarps == 0 || Config::Function::kScores || Config::Function::kMasks ||
-      Config::Mask::kHasStart || !kSame<typename Config::DType, dtype::Bf16>;
-  static constexpr bool kHides =
-      kHidesKeysAfterEnd || !kSame<typename Config::Mask, attn::mask::Full>;
+      Config::Mask::kHasStart || !Config::DType::kHasFloatRange;
+  static constexpr bool kHides = kHidesKeysAfterEnd || !Config::Mask::kSeesAll;
 
   __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
       : ScoreChange<Config>(args), maps_(maps), query_side_(args), dropping_(args) {}

@@ -122,7 +122,7 @@ namespace fa::sm90::backward {
 template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(attn::MaskSlot<typename Config::Mask>,
-                "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
+                "Mask: (args), kHasStart, kSeesAll, first_key, end_key, first_query, end_query");
   static_assert(attn::LengthsSlot<typename Config::Lengths>,
                 "Lengths: kPerBatch, kPackedQueries, kLeastQueries, q_len(args, batch), "
                 "sequence(args, batch)");
