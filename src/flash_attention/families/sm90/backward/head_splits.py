@@ -21,13 +21,13 @@ from flash_attention.families.sm90.backward.parts import Part, Parts
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
 SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are stored or cleared, and read
 TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
-UNEVEN_COST = 1.03  # of the main kernel, if splits differ by a head and so drift apart
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
 SPLIT_COST = 1.02  # of the main kernel, with splits: as many times more tiles begin and end
-PACKED_SPLIT_COST = 1.1  # of packed sequences, whose long tiles come first and leave fewer gaps
+PACKED_SPLIT_COST = 1.1  # the same of packed sequences, as measured
+UNEVEN_SPLIT_COST = 1.03  # besides, if splits differ by a head
 LAUNCH_US = 1.0  # of the kernel that adds the splits up, which may convert dQ as well
 DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
-DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # up to so many rows; it becomes less with more
+DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # with more rows it falls in proportion
 SHORT_GROUPS = 4  # kShortGroups of sm90/backward/work.cuh
 MOST_TILES = 16  # of a multiprocessor, whose time is found tile by tile
 
@@ -74,7 +74,7 @@ def _expected_us(
         return main
     moved = 2 * _sum_bytes(problem, config, splits)  # stored or cleared, and read again
     cost = SPLIT_COST if problem.total_k is None else PACKED_SPLIT_COST
-    cost *= UNEVEN_COST if problem.heads_per_kv % splits else 1.0
+    cost *= UNEVEN_SPLIT_COST if problem.heads_per_kv % splits else 1.0
     return cost * main + LAUNCH_US + moved / SUM_BYTES_PER_US
 
 

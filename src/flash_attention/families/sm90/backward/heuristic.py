@@ -29,15 +29,16 @@ K_IN_REGISTERS = (32, 96)  # d_head where a key warpgroup has room for its K
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
 FEW_SHARED_KEYS = 256  # where tiles walk several heads, which wait for each other longer
 FEW_SHARED_CAUSAL_KEYS = 512  # the same under a causal mask, at the widest d_head
-HIDING_TILES = {64: 12, 96: 16, 128: 16}  # times the square of a head's tiles: more hide turns
-FEW_PACKED_TILES = 264  # where nothing hides that they differ in length
+HIDING_TILES = {64: 12, 96: 16, 128: 16}  # by d_head
+"""More tiles than so many times the square of the tiles of a head hide that tiles take turns."""
+FEW_PACKED_TILES = 264  # up to so many, nothing hides that they differ in length
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
 KEYS = 128  # of a tile that has a warpgroup for dQ
 SHORT_KEYS = 3072
-SHORT_HEADS = {64: 16, 96: 32, 128: 32}  # side by side up to so many keys, by d_head
-SHORT_HEADS_OF_WINDOWS = {64: 16, 96: 32}
-SHORT_HEADS_OF_ALL_QUERIES = {64: 16}
+SHORT_CAUSAL_HEADS = {64: 16, 96: 32, 128: 32}  # side by side up to so many keys, by d_head
+SHORT_WINDOW_HEADS = {64: 16, 96: 32}
+SHORT_FULL_HEADS = {64: 16}
 FEW_PACKED_HEADS = 32  # side by side, so that the tiles of short sequences come last
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
@@ -130,8 +131,7 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
 
 
 def _few_keys(problem: BackwardProblem, d_head: int) -> int:
-    """Return up to how many keys turns cost less than sums. The first tiles of a causal mask are
-    longer, so that the turns at a block come one after the other by themselves."""
+    """Return up to how many keys turns were measured to cost less than sums."""
     packed, tiles = problem.total_k is not None, _num_tiles(problem)
     grouped = problem.heads_per_kv > 1
     if grouped and problem.causal and not packed and d_head == WIDEST_KEYS:
@@ -158,11 +158,11 @@ def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGra
     if query_gradient is QueryGradient.ORDERED:
         return _heads_in_order(problem, d_head)
     if query_gradient is QueryGradient.OWN_WARPGROUP:
-        return _heads_in_l2(problem, d_head)
+        return _heads_side_by_side(problem, d_head)
     return GROUP_HEADS
 
 
-def _heads_in_l2(problem: BackwardProblem, d_head: int) -> int:
+def _heads_side_by_side(problem: BackwardProblem, d_head: int) -> int:
     """Return how many heads of k run side by side if tiles do not take turns. Without grouped heads
     those of short sequences add to the same rows of dQ less often if they are of many heads."""
     dense = problem.total_k is None
@@ -172,8 +172,8 @@ def _heads_in_l2(problem: BackwardProblem, d_head: int) -> int:
         return GROUP_HEADS
     if problem.causal and problem.window is None and dense:  # all short tiles come last
         return GROUP_HEADS
-    heads = SHORT_HEADS_OF_ALL_QUERIES if problem.window is None else SHORT_HEADS_OF_WINDOWS
-    return (SHORT_HEADS if problem.causal else heads).get(d_head, GROUP_HEADS)
+    heads = SHORT_FULL_HEADS if problem.window is None else SHORT_WINDOW_HEADS
+    return (SHORT_CAUSAL_HEADS if problem.causal else heads).get(d_head, GROUP_HEADS)
 
 
 def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:

@@ -86,9 +86,8 @@ __device__ float dot(const ptx::Chunk& x, const ptx::Chunk& y) {
 }
 
 // rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads with kRowChunks chunks each, of which the
-// first writes its sum. Several rows are in flight at a time: a condition would make each wait for the one
-// before, so that rows after the end and columns without a value load others.
-// `meanwhile` runs under the first loads.
+// first writes its sum. Loads have no condition, so that those of several rows are in flight together: rows after
+// the end and columns without a value load others, which nobody uses. `meanwhile` runs under the first loads.
 template <class Config, class Meanwhile>
 __device__ void sum_rows(const Rows<Config>& rows, float (&sums)[Config::kRows],
                          Meanwhile meanwhile) {

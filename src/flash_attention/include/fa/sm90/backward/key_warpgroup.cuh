@@ -26,7 +26,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   using Derivative = typename Config::Derivative;
   using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
   // Whether P of keys after the end has to become zero. Their K and V are zero, so that their dS is finite and adds
-  // nothing to a dQ that is computed here, and nobody stores their dK and dV. A function may make anything of such
+  // nothing to a dQ that a warpgroup of this kernel computes, and nobody stores their dK and dV. A function may make anything of such
   // scores, and a large dS is infinite in float16.
   static constexpr bool kHidesKeysAfterEnd =
       Config::kQueryWarps == 0 || Config::Function::kScores || Config::Function::kMasks ||

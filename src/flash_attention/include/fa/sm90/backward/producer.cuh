@@ -43,7 +43,7 @@ class Producer {
     write_work<Config>(Smem::mail(count_), tile, sequence, range, args_);
     if (Config::kWriterWarps > 0) write_query_place(Smem::mail(count_), sequence);
     post();
-    // The buffers of the first tile are empty, and its inputs are there before the kernel before has ended.
+    // The buffers of the first tile are empty, and the kernel before does not write Q, K, V and dO.
     bool has_keys = count_.tiles == 0;
     if (has_keys) {
       load_keys(tile, sequence);

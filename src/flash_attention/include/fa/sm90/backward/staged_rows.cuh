@@ -118,8 +118,8 @@ __device__ void store_sum(const Rows& rows, float* sums, Mailbox mail, int warpg
   }
 }
 
-// Adds them to those of other heads. Each warp has room to stage half of its share: additions from registers
-// would take the multiprocessor about 40 clocks per warp and fragment.
+// Adds such rows to those of other heads by bulk copies, from staging that has room for half of them. Each warp
+// stages and adds its own. From registers an addition took about 40 clocks longer per warp and fragment.
 template <class Config, class Rows>
 __device__ void add_sum(const Rows& rows, float* sums, Mailbox mail, int warpgroup) {
   constexpr int kHalf = Rows::kColFragments / 2, kFragmentFloats = 4 * kWarpSize;
