@@ -7,6 +7,7 @@ Small scores make all weights of a row alike, so that an error of one weight sho
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +21,12 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Wa
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.sm90.backward import family as backward_family
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.heuristic import heuristic
 from flash_attention.families.sm90.backward.slots import Derivative, Schedule
+from flash_attention.families.sm90.forward import family as forward_family
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
@@ -31,7 +35,7 @@ from flash_attention.launch.plans import plan_for
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradients import evaluate_gradients
 from tests.backward_cases import assert_right, backward_of, emulated_backward
-from tests.feature_cases import Case, MadeCase, selected
+from tests.feature_cases import Case, MadeCase, emulated, selected
 from tests.gate import EXHAUSTIVE
 
 ALIKE = 0.02  # a softmax scale that leaves the weights of a row alike
@@ -144,6 +148,67 @@ def test_heads_that_are_split_drop_what_the_reference_drops(
     call = backward_of(asked.make())
     plan = Plan(call, arch=ARCHES["sm_90"])
     assert plan.recipe.arguments.head_splits == 2
+    assert_right_gradients(call, emulated_backward(call, plan.config, arch="sm_90").gradients)
+
+
+SEVERAL_TILES = alike(
+    Case("several tiles", 300, 400, 64, 64, 3, 1, batch=2, causal=True, dropout_p=0.3)
+)
+EVEN = alike(Case("packed", (140, 0, 90), (170, 10, 250), 64, 64, causal=True, dropout_p=0.6))
+SHARED = "hopper(BF16, 64, {}, {}, 2): tma+specialised+overlap+lazy_8+stale_max+dynamic_4{}"
+TALL, SHORT = SHARED.format(2, 80, "+ping_pong+narrow_32"), SHARED.format(1, 176, "")
+SIDES = {"ahead": True, "by consumers": False}
+
+
+def always(*chosen: tuple[object, ...]) -> Callable[[tuple[object, ...]], Any]:
+    """What marks the cases that are not among the chosen ones, which every run tries."""
+    return lambda case: pytest.param(*case, marks=() if case in chosen else EXHAUSTIVE)
+
+
+@pytest.mark.parametrize(
+    ("side", "schedule", "asked", "config"),
+    map(
+        always(
+            ("ahead", "random", SEVERAL_TILES, TALL),
+            ("ahead", "lockstep", EVEN, SHORT),
+            ("by consumers", "lockstep", SEVERAL_TILES, SHORT),
+        ),
+        itertools.product(SIDES, ("lockstep", "random"), (SEVERAL_TILES, EVEN), (TALL, SHORT)),
+    ),
+)
+def test_it_does_not_matter_which_warps_draw(
+    side: str, schedule: str, asked: Case, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not SIDES[side]:
+        monkeypatch.setattr(forward_family, "draws_ahead", lambda *_: False)
+    made = asked.make()
+    parsed = parse_kernel_config(config)
+    source = Plan(made.call(), parsed).recipe.steps[0].unit.source
+    assert ("drawing::Ahead" in source) is SIDES[side]
+    result = emulated(made, parsed, schedule)
+    assert_right_output(made, result.output, result.lse)
+
+
+@pytest.mark.parametrize(
+    ("side", "asked", "deterministic"),
+    map(
+        always(
+            ("ahead", EVEN, False),
+            ("ahead", SEVERAL_TILES, True),
+            ("by consumers", SEVERAL_TILES, False),
+        ),
+        itertools.product(SIDES, (SEVERAL_TILES, EVEN), (False, True)),
+    ),
+)
+def test_it_does_not_matter_which_warps_draw_backward(
+    side: str, asked: Case, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not SIDES[side]:
+        monkeypatch.setattr(backward_family, "draws_ahead", lambda *_: False)
+    call = backward_of(asked.make(), deterministic=deterministic)
+    plan = Plan(call, arch=ARCHES["sm_90"])
+    sources = "".join(step.unit.source for step in plan.recipe.steps)
+    assert ("dropping::OperandDrawnAhead" in sources) is SIDES[side]
     assert_right_gradients(call, emulated_backward(call, plan.config, arch="sm_90").gradients)
 
 

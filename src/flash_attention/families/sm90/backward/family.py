@@ -48,6 +48,7 @@ from flash_attention.families.sm90.backward.bias_gradient import (
     tiles_of_bias,
 )
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.drawing import draws_ahead, smem_bytes
 from flash_attention.families.sm90.backward.features import (
     Sm90BackwardFeatures,
     feature_bindings,
@@ -151,14 +152,13 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
-        smem_bytes = config.smem_bytes() + (bias_bytes(config) if features.bias else 0)
         steps = [] if lists is None else list(lists.put(arguments, LAYOUT_ASSERTS, target))
         key_columns = config.d_head if key_sums and config.adds_dq else 0
         cleared = {"sum_columns": columns, "key_sum_columns": key_columns}
         steps.append(prepare_step(problem, target, orders_dq=turns, **cleared))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
-            geometry = Geometry(grid, config.num_threads, smem_bytes)
+            geometry = Geometry(grid, config.num_threads, smem_bytes(config, features))
             maps = describe_all(config, features, named, problem, part.part_keys)
             values = part.values if work.workspace_bytes else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))
@@ -270,6 +270,7 @@ def _features(
         skips_dk=not problem.wanted.dk,
         skips_dv=not problem.wanted.dv,
         bias=loads_bias(config, problem),
+        draws_ahead=draws_ahead(config, problem),
     )
 
 

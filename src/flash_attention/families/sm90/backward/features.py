@@ -23,9 +23,10 @@ class Sm90BackwardFeatures(Features):
     skips_dk: bool = False
     skips_dv: bool = False
     bias: bool = False  # TMA loads a captured tensor beside Q
+    draws_ahead: bool = False  # warps beside the producer draw which weights are dropped
 
     def words(self) -> list[str]:
-        own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias")
+        own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias", "draws_ahead")
         return [*super().words(), *(word for word in own if getattr(self, word))]
 
 
@@ -40,7 +41,8 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and numbers that the features bind."""
     has_slopes = features.softcap or changes_slopes(features.program)
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if has_slopes else "Ones")
-    dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
+    drawn = "OperandDrawnAhead" if features.draws_ahead else "Operand"
+    dropping = Variant("Dropping", f"{FOLDER}/dropping", drawn if features.dropout else "None")
     numbers = {
         "splits_heads": features.splits_heads,
         "wants_dk": not features.skips_dk,

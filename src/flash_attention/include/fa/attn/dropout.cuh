@@ -26,7 +26,9 @@ class Philox {
   // has its bits 7, 15, 23 and 31 w places further down.
   template <RowsOf Side, int Tiles>
   struct Dropped {
-    u32 bits[(Tiles + kGroup - 1) / kGroup][2];
+    static constexpr int kGroups = (Tiles + kGroup - 1) / kGroup;
+    static constexpr bool kIsOneWord = Tiles <= kGroup / 2;
+    u32 bits[kGroups][2];
 
     // The byte of pair e of a tile, in the order of an operand: columns 8 (e / 2), rows 8 (e % 2).
     static __device__ constexpr int byte(int e) {
@@ -42,9 +44,12 @@ class Philox {
         pairs[e] = ptx::without_bits(
             pairs[e], ptx::permute(first, second, 0xcc88 + 0x1111 * byte(e)));  // eight signs
     }
-    __device__ float scaled(float x, int n, int e, int word, float scale) const {
+    // The bits of up to four tiles are in the upper halves of bytes, so that two registers fit into one word.
+    __device__ u32 one_word() const { return bits[0][0] | bits[0][1] >> kGroup / 2; }
+    __device__ void set(u32 word) { bits[0][0] = word, bits[0][1] = word << kGroup / 2; }
+    __device__ float kept(float x, int n, int e, int word) const {
       const u32 bit = 1u << (8 * byte(e) + 7 - shift(n, word));
-      return bits[n / kGroup][n % 2] & bit ? 0.f : x * scale;
+      return bits[n / kGroup][n % 2] & bit ? 0.f : x;
     }
   };
 
@@ -61,39 +66,45 @@ class Philox {
   __device__ void begin_head(int head_of_all) { head_ = offset_[1] + head_of_all; }
   __device__ void next_head() { ++head_; }
 
-  template <RowsOf Side, int Tiles, class Args>
+  // `Together` calls go through their rounds side by side. The more, the more registers they take.
+  template <int Together = kGroup / 2, RowsOf Side, int Tiles, class Args>
   __device__ void draw(Dropped<Side, Tiles>& dropped, int row, int column, const Args& args) const {
     constexpr bool kQueries = Side == RowsOf::kQueries;
-    const bool is_odd = lane_id() / 4 % 2;  // the row, and every other tile
+    constexpr int kGroups = Dropped<Side, Tiles>::kGroups;
+    constexpr int kCalls = (Tiles + 1) / 2;  // a lane makes the words of every other tile
+    const bool is_odd = lane_id() / 4 % 2;   // the row, and every other tile
     const u32 of_row = row / 4 + lane_id() / 8;
     const u32 of_column = column / 4 + lane_id() % 4 + (is_odd ? 4 : 0);
+    u32 of_even_rows[kGroups] = {}, of_odd_rows[kGroups] = {};
+#pragma unroll(kGroups > 1 ? kCalls : 1)
+    for (int first = 0; first < kCalls; first += Together) {
+      u32 words[Together][4];
 #pragma unroll
-    for (int group = 0; group < (Tiles + kGroup - 1) / kGroup; ++group) {
-      constexpr int kCalls = kGroup / 2;
-      u32 of_even_rows = 0, of_odd_rows = 0;
-      u32 words[kCalls][4];
-#pragma unroll
-      for (int call = 0; call < kCalls; ++call) {
-        const u32 tile_column = of_column + 4 * (group * kGroup + 2 * call);
-        words[call][0] = kQueries ? of_row : tile_column;
-        words[call][1] = kQueries ? tile_column : of_row;
-        words[call][2] = head_;
-        words[call][3] = offset_[0];
+      for (int i = 0; i < Together; ++i) {
+        const u32 tile_column = of_column + 8 * (first + i);
+        words[i][0] = kQueries ? of_row : tile_column;
+        words[i][1] = kQueries ? tile_column : of_row;
+        words[i][2] = head_;
+        words[i][3] = offset_[0];
       }
       generate(words);
 #pragma unroll
-      for (int call = 0; call < kCalls; ++call)
+      for (int i = 0; i < Together; ++i)
 #pragma unroll
         for (int word = 0; word < 2; ++word) {
-          if (group * kGroup + 2 * call >= Tiles) continue;
-          const int shift = 2 * call + word;
-          of_even_rows |=
-              signs(words[call][kQueries ? word : 2 * word], args) >> shift & kSigns >> shift;
-          of_odd_rows |= signs(words[call][kQueries ? 2 + word : 2 * word + 1], args) >> shift &
-                         kSigns >> shift;
+          if (kCalls % Together && first + i >= kCalls) continue;
+          const int call = first + i, group = kGroups > 1 ? call / (kGroup / 2) : 0;
+          const int shift = 2 * (call % (kGroup / 2)) + word;
+          of_even_rows[group] |=
+              signs(words[i][kQueries ? word : 2 * word], args) >> shift & kSigns >> shift;
+          of_odd_rows[group] |=
+              signs(words[i][kQueries ? 2 + word : 2 * word + 1], args) >> shift & kSigns >> shift;
         }
-      const u32 own = is_odd ? of_odd_rows : of_even_rows;
-      const u32 other = __shfl_xor_sync(~0u, is_odd ? of_even_rows : of_odd_rows, 4);
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const u32 own = is_odd ? of_odd_rows[group] : of_even_rows[group];
+      const u32 other = __shfl_xor_sync(~0u, is_odd ? of_even_rows[group] : of_odd_rows[group], 4);
       dropped.bits[group][0] = is_odd ? other : own;
       dropped.bits[group][1] = is_odd ? own : other;
     }

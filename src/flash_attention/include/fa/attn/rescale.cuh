@@ -74,14 +74,14 @@ struct ScoresOfNobody {
 };
 
 // try_stale_max: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
-// again, and `max_score` sees P where nobody saw S. run: S becomes P if try_stale_max did not do it. Both set in
+// again, `max_score` sees P where nobody saw S, and the exponentials have these `offsets`. run: S becomes P if try_stale_max did not do it. Both set in
 // `stats` whether the maxima grew. kStale: nobody sees S of an unmasked block.
 template <class T, class Config, class Block>
 concept RescalesBlock = requires(Block block, Accumulator<16, Config::kBC>& s, RowStats<16>& stats,
                                  Factor& factor, ScoresOfNobody<Config::kBC> again) {
   { T::kStale } -> Same<const bool&>;
   T::template try_stale_max<typename Config::Exponential, typename Config::DType>(
-      block, s, stats, factor, again, again);
+      block, s, stats, factor, again, again, OffsetsOfRows{});
   T::template run<typename Config::Exponential>(block, s, stats, factor);
 };
 
@@ -98,9 +98,10 @@ struct EveryBlock {
   static constexpr bool kStale = false;
 
   // P is never computed with the old maximum.
-  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore,
+            class Offsets>
   static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, Again,
-                                       MaxScore&) {}
+                                       MaxScore&, const Offsets&) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
@@ -119,9 +120,10 @@ struct Lazy {
   static constexpr bool kStale = false;
 
   // P is never computed before the maximum is checked.
-  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore,
+            class Offsets>
   static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, Again,
-                                       MaxScore&) {}
+                                       MaxScore&, const Offsets&) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
@@ -144,14 +146,16 @@ template <int Threshold>
 struct StaleMax {
   static constexpr bool kStale = true;
 
-  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore>
+  template <class Exponential, class DType, class Block, int Keys, class Again, class MaxScore,
+            class Offsets>
   static __device__ void try_stale_max(Block, Accumulator<16, Keys>& s, RowStats<16>& stats,
-                                       Factor& factor, Again scores_again, MaxScore& max_score) {
+                                       Factor& factor, Again scores_again, MaxScore& max_score,
+                                       const Offsets& offsets) {
     if constexpr (!Block::kHidden) {
       RowStats<16> next = stats;
       next.sum[0][0] = next.sum[0][1] = 0.f;
       set_offsets<Exponential>(next, factor.stale);
-      exponentiate<Exponential>(s, next, factor.stale);
+      exponentiate<Exponential>(s, next, factor.stale, offsets);
       const bool fits =  // not NaN
           next.sum[0][0] <= max_score.limit(0, 0, DType::kLargestSum) &&
           next.sum[0][1] <= max_score.limit(0, 1, DType::kLargestSum);

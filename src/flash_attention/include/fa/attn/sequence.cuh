@@ -69,7 +69,7 @@ concept RowsSlot = requires(int row) {
 enum class RowsOf { kQueries, kKeys };
 
 // draw: the decisions on the weights of 16 rows and `16 * Tiles` columns, from `row` and `column` on. clear:
-// zeros in the pairs of tile n that are dropped. scaled: a number of word `word` of pair e, scaled, or zero.
+// zeros in the pairs of tile n that are dropped. kept: a number of word `word` of pair e, or zero.
 template <class T>
 concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4],
                                typename T::template Dropped<RowsOf::kQueries, 1>& dropped) {
@@ -79,7 +79,7 @@ concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4]
   dropout.next_head();
   dropout.draw(dropped, 0, 0, args);
   dropped.clear(pairs, 0);
-  { dropped.scaled(1.f, 0, 0, 0, 1.f) } -> Same<float>;
+  { dropped.kept(1.f, 0, 0, 0) } -> Same<float>;
 };
 
 // Where 16 rows of scores are: their sequence, the head of their tile, and the first row and key. A function
@@ -185,7 +185,7 @@ struct None {
   template <RowsOf Side, int Tiles>
   struct Dropped {
     __device__ void clear(u32 (&)[4], int /*n*/) const {}
-    __device__ float scaled(float x, int /*n*/, int /*e*/, int /*word*/, float) const { return x; }
+    __device__ float kept(float x, int /*n*/, int /*e*/, int /*word*/) const { return x; }
   };
 
   template <class Args>

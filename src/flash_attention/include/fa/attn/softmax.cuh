@@ -176,9 +176,16 @@ __device__ void rescale_row(Accumulator<Rows, Cols>& o, int i, int h, float by) 
     for (int e = 2 * h; e < 2 * h + 2; ++e) o.v[i][j][e] *= by;
 }
 
+// All elements of a row have its offset.
+struct OffsetsOfRows {
+  __device__ float factor(float of_rows) const { return of_rows; }
+  __device__ float operator()(float of_row, int /*h*/, int /*column*/) const { return of_row; }
+};
+
 // S becomes P, and its values are added to this lane's share of the sums.
-template <class Exponential, int Rows, int Keys>
-__device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, float factor) {
+template <class Exponential, int Rows, int Keys, class Offsets = OffsetsOfRows>
+__device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, float factor,
+                             const Offsets& offsets = {}) {
 #pragma unroll
   for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
@@ -189,7 +196,8 @@ __device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, 
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s.v[i][j][2 * h + e];
-          sum[e] += x = Exponential::exp(x, stats.offset[i][h], factor);
+          const float offset = offsets(stats.offset[i][h], h, 8 * j + e);
+          sum[e] += x = Exponential::exp(x, offset, offsets.factor(factor));
         }
       stats.sum[i][h] += sum[0] + sum[1];
     }

@@ -110,6 +110,28 @@ struct Traced : FunctionArguments<Program> {
         x = fmaf(x, scale, fmaf(tilt, static_cast<float>(8 * j + e), tilt * distance));
       }
     }
+    // What change() does, in the offsets of exponentials to the base 2: one more FFMA for an element instead of
+    // one and a half.
+    struct Tilted {
+      float scale, tilt[kHeads], first[2];
+      __device__ float factor(float of_rows) const { return of_rows * scale; }
+      __device__ float operator()(float of_row, int h, int column) const {
+        return fmaf(-tilt[h % kHeads], static_cast<float>(column), of_row - first[h]);
+      }
+    };
+    template <class Args, class Where>
+    __device__ Tilted tilted(float scale, const Args& args, const Where& at) const {
+      constexpr float kLog2e = 1.4426950408889634f;
+      const float distance = static_cast<float>(at.key + 2 * (lane_id() % 4) - start(at));
+      Tilted tilted{scale};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float tilt = kLog2e * Program::tilt(of(args).program, of_head_[h % kHeads]);
+        tilted.tilt[h % kHeads] = tilt;
+        tilted.first[h] = tilt * distance;
+      }
+      return tilted;
+    }
     // Adds what change() left out to the largest scores of the rows.
     template <class RowEnds, class Args>
     __device__ void complete(RowEnds& ends, const Args& args, const Place& at) const {

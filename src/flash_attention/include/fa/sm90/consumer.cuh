@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A consumer warpgroup computes 64 rows of a tile, by verbs that Config::Schedule calls in order.
 #pragma once
-#include <fa/attn/mask.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
@@ -11,7 +10,7 @@
 namespace fa::sm90 {
 
 template <class Config_>
-class Consumer : public Products<Config_>, public KeyWalk<Config_> {
+class Consumer : public Products<Config_>, public ScoreChange<Config_> {
  public:
   using Config = Config_;
   using Math = Products<Config>;
@@ -22,24 +21,15 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   template <int Keys>
   using Weights = typename Math::template Weights<Keys>;
   using Exponential = typename Config::Exponential;
-  using Mask = typename Config::Mask;
   using Rows = typename Config::Rows;
   using Function = typename Config::Function;
 
   __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
                       const ForwardKernelArgs& args, int warpgroup)
-      : smem_(smem),
+      : ScoreChange<Config>(args, warpgroup),
+        smem_(smem),
         maps_(maps),
-        args_(args),
-        warpgroup_(warpgroup),
-        ping_pong_(warpgroup),
-        mask_(args),
-        dropout_(args),
-        max_score_(args),
-        factor_{Exponential::factor(attn::score_scale<Config>(args))},
-        q_operand_(smem.q(warpgroup).row_operand()),
-        k_operand_(smem.k(0).row_operand()),
-        v_operand_(smem.v(0).column_operand()) {}
+        factor_{Exponential::factor(attn::score_scale<Config>(args))} {}
 
   __device__ __forceinline__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
@@ -84,7 +74,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   // from S to P
   template <int Keys>  // while S is being computed: which weights are dropped, and the bias
   __device__ void draw(Weights<Keys>& p) {
-    dropout_.draw(p.dropped, warp_row(), this->key(), args_);
+    drawing_.draw(p.dropped, smem_, this->warp_row(), this->key(), args_);
     bias_.look(smem_, k_.stage);
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
@@ -92,9 +82,10 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   __device__ void mask(Scores<Keys>& s, Block) {
     if (!kSame<Block, attn::FirstMasked> && has_no_query()) return;
     const auto hide_some = [&] {
-      if (this->template is_hidden<Block>()) hide(s);
+      if (this->template is_hidden<Block>()) this->hide(s);
     };
-    max_score_.template change<kStale<Config> && !Block::kHidden>(s, [&] { change(s); }, hide_some);
+    max_score_.template change<kStale<Config> && !Block::kHidden>(
+        s, [&] { this->template change<Block>(s); }, hide_some);
   }
   // S becomes P with the old maxima, if Rescale tries that. It may compute S again, from K.
   template <int Keys, class Block>
@@ -102,7 +93,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     if (has_no_query()) return;
     Config::Rescale::template try_stale_max<Exponential, typename Math::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); },
-        max_score_);
+        max_score_, this->offsets());
   }
   // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
@@ -142,48 +133,30 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
       Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
       max_score_.see(s);
       bias_.look(smem_, k_.stage);
-      change(s);
+      this->template change<attn::Masked>(s);
     }
   }
-  template <class Scores>
-  __device__ void change(Scores& s) const {
-    Config::Score::change(s, descale_.scaled(args_));
-    function_.change(s, Config::Score::scale(descale_.scaled(args_)), args_, place());
-  }
-  template <class Scores>
-  __device__ void hide(Scores& s) const {
-    if (!this->is_shown_whole(sequence_))
-      attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
-    function_.hide(s, -attn::kInfinity, args_, place());
-  }
-  __device__ auto place() const {
-    return bias_.at(
-        {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)});
-  }
   __device__ bool has_no_query() const { return kLeavesRows<Config> && !has_query_; }
-  __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
-  __device__ int tile_row() const {
-    return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
-  }
-  __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
 
   // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
     const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
-    range_ = key_range<Config>(tile_, Rows::position(tile_row()),
+    range_ = key_range<Config>(tile_, Rows::position(this->tile_row()),
                                Shape<Config>::kRows / Rows::kGroup, sequence_, args_);
     range_.begin_piece(warpgroup_);
     auto [first, end] = blocks_of<Config>(range_, tile_, args_);
-    if (kMayPassAny<Config> && Rows::position(tile_row()) >= sequence_.q_len)
+    if (kMayPassAny<Config> && Rows::position(this->tile_row()) >= sequence_.q_len)
       end = first = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first - whole_first;
-    dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
-    function_.begin(args_, place());
+    drawing_.begin_head(tile_.batch * args_.heads + tile_.head);
+    function_.begin(args_, this->place());
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
-    if (Config::Descale::kPerTile || Function::kScores) factor_ = {Exponential::factor(scale())};
-    max_score_.begin(
-        tile_.head, [this](int row) { return Rows::position(warp_row() + row) < sequence_.q_len; });
-    has_query_ = uniform(Rows::position(warp_row()) < sequence_.q_len);
+    if (Config::Descale::kPerTile || Function::kScores)
+      factor_ = {Exponential::factor(this->scale())};
+    max_score_.begin(tile_.head, [this](int row) {
+      return Rows::position(this->warp_row() + row) < sequence_.q_len;
+    });
+    has_query_ = uniform(Rows::position(this->warp_row()) < sequence_.q_len);
     if (kLeavesRows<Config>) p_ = {};
     stats_.reset();
     o_.zero();
@@ -201,6 +174,7 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
     pass_unseen<Config, kMayPassAny<Config>>(count, [this] {
       wait_k();  // wait first, so that the release lands in this phase
       release_k();
+      drawing_.pass(smem_);
       ping_pong_wait();  // the others wait for every arrival
       ping_pong_arrive();
       clear_tail();
@@ -210,9 +184,9 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
   }
 
   __device__ void store() {
-    const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, tile_row()};
-    attn::RowEnds ends(stats_, scale());
-    function_.complete(ends, args_, place());
+    const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, this->tile_row()};
+    attn::RowEnds ends(stats_, this->scale());
+    function_.complete(ends, args_, this->place());
     warp.add_sinks(ends);
     ends.normalise(o_, descale_.of_values() * Config::Dropout::scale(args_));
     Config::Output::store(*this, warp, ends);
@@ -220,31 +194,26 @@ class Consumer : public Products<Config_>, public KeyWalk<Config_> {
 
   const SharedMemory<Config>& smem_;
   const TensorMaps& maps_;
-  const ForwardKernelArgs& args_;
-  const int warpgroup_;
-  const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
-  const Mask mask_;
-  typename Config::Dropout dropout_;
-  typename Function::template OfQueries<Rows> function_;
-  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, kStale<Config>> max_score_;
-  typename Config::Descale::Factors descale_;
+  using ScoreChange<Config>::args_, ScoreChange<Config>::warpgroup_;
+  using ScoreChange<Config>::tile_, ScoreChange<Config>::sequence_, ScoreChange<Config>::range_;
+  using ScoreChange<Config>::descale_, ScoreChange<Config>::function_, ScoreChange<Config>::bias_;
+  const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_{warpgroup_};
+  typename Config::Drawing::template Of<Config> drawing_{args_};
+  typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, kStale<Config>> max_score_{
+      args_};
   attn::Factor factor_;
-  const QOperand q_operand_;
-  const KOperand k_operand_;  // of the first stage
-  const VOperand v_operand_;
+  const QOperand q_operand_ = smem_.q(warpgroup_).row_operand();
+  const KOperand k_operand_ = smem_.k(0).row_operand();  // of the first stage
+  const VOperand v_operand_ = smem_.v(0).column_operand();
   Ring<Config::kStages> k_, v_;
   bool v_is_there_ = false, has_query_;  // V was waited for; a row of this warp is a query
   u32 tile_parity_ = 0;
-  Tile tile_;
-  attn::Sequence sequence_;
-  using KeyWalk<Config>::range_;
   int unseen_after_;
   int tail_keys_;  // keys of the first block visited, until V beyond them is cleared
   Scores<Config::kBC> s_;
   Weights<Config::kBC> p_;
   Output o_;
   attn::RowStats<kWarpRows> stats_;
-  typename Config::Bias::template Of<Config> bias_;
 };
 
 }  // namespace fa::sm90

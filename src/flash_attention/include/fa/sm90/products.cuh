@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of a warpgroup and its registers. Each warp holds 16 rows of S, P and O.
+// The two products of a warpgroup and its registers, of which each warp holds 16 rows, and what happens to S
+// before the softmax.
 #pragma once
+#include <fa/attn/mask.cuh>
 #include <fa/attn/rescale.cuh>
 #include <fa/attn/sequence.cuh>
 #include <fa/dtype.cuh>
@@ -9,6 +11,7 @@
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/shape.cuh>
+#include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
 
@@ -117,6 +120,66 @@ struct Products {
   }
 };
 
+// What a consumer does to the scores of its rows before the softmax: the score variant, a user's function and
+// the mask.
+template <class Config>
+class ScoreChange : public KeyWalk<Config> {
+  using Function = typename Config::Function;
+  using Rows = typename Config::Rows;
+  // A function that tilts scores does that to the offsets of their exponentials, where nobody sees the scores.
+  static constexpr bool kTiltsOffsets = kStale<Config> && Function::kTilts;
+
+ protected:
+  __device__ ScoreChange(const ForwardKernelArgs& args, int warpgroup)
+      : args_(args), warpgroup_(warpgroup), mask_(args) {}
+
+  // The scores of a block become those that the softmax sees.
+  template <class Block, class Scores>
+  __device__ void change(Scores& s) const {
+    Config::Score::change(s, descale_.scaled(args_));
+    if (!kTiltsOffsets || Block::kHidden) function_.change(s, own_scale(), args_, place());
+  }
+  // Scores that a row does not see become -inf.
+  template <class Scores>
+  __device__ void hide(Scores& s) const {
+    if (!this->is_shown_whole(sequence_))
+      attn::hide<Rows>(s, mask_, warp_row(), this->key(), sequence_);
+    function_.hide(s, -attn::kInfinity, args_, place());
+  }
+  // The offsets of an open block's exponentials.
+  __device__ auto offsets() const {
+    if constexpr (kTiltsOffsets)
+      return function_.tilted(own_scale(), args_, place());
+    else
+      return attn::OffsetsOfRows{};
+  }
+
+  __device__ auto place() const {
+    return bias_.at(
+        {tile_.batch, tile_.head, warp_row(), this->key(), Function::ahead(args_, sequence_)});
+  }
+  __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
+  __device__ int tile_row() const {
+    return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
+  }
+  // The factor of the scores that the softmax sees.
+  __device__ float scale() const { return attn::score_scale<Config>(descale_.scaled(args_)); }
+
+  const ForwardKernelArgs& args_;
+  const int warpgroup_;
+  Tile tile_;
+  attn::Sequence sequence_;
+  typename Config::Descale::Factors descale_;
+  typename Function::template OfQueries<Rows> function_;
+  typename Config::Bias::template Of<Config> bias_;
+
+ private:
+  // The factor that a function's scores have already.
+  __device__ float own_scale() const { return Config::Score::scale(descale_.scaled(args_)); }
+
+  const typename Config::Mask mask_;
+};
+
 template <class T>
 concept DescaleSlot = requires(typename T::Factors& factors, const ForwardKernelArgs& args) {
   { T::kPerTile } -> Same<const bool&>;
@@ -129,27 +192,6 @@ concept DescaleSlot = requires(typename T::Factors& factors, const ForwardKernel
 
 namespace fa::sm90::descale {
 
-// Descale factors in global memory, and the softmax scale with those of Q and K.
-__device__ inline float factor(const float* factors, const DescaleStrides& stride, int batch,
-                               int kv_head, int block = 0) {
-  return factors[batch * stride.batch + kv_head * stride.head + block * stride.block];
-}
-
-// The softmax scale of a head, times its factor of Q, if Q has 8 bits, and times `more`.
-__device__ inline float softmax_scale(const ForwardKernelArgs& args, int batch, int kv_head,
-                                      float more) {
-  float scale = args.softmax_scale * more;
-  if (args.q_descale) scale *= factor(args.q_descale, args.q_descale_stride, batch, kv_head);
-  return scale == 0.f ? 0x1p-64f : scale;  // hidden scores stay -inf
-}
-
-// The caller's arguments with another softmax scale.
-__device__ inline CallArgs rescaled(const CallArgs& call, float scale) {
-  CallArgs changed = call;
-  changed.softmax_scale = scale;
-  return changed;
-}
-
 // K and V of 16 bits have no descale factors.
 struct None {
   static constexpr bool kPerTile = false;
@@ -158,75 +200,6 @@ struct None {
     __device__ void read(const ForwardKernelArgs&, int /*batch*/, int /*kv_head*/) {}
     __device__ const CallArgs& scaled(const CallArgs& call) const { return call; }
     __device__ float of_values() const { return 1.f; }
-  };
-};
-
-// K and V of 8 bits have a descale factor for each head of a sequence, or one for all. Those of Q and K are
-// part of the softmax scale, and that of V is a factor of the output.
-struct PerHead {
-  static constexpr bool kPerTile = true;
-  static constexpr bool kKeepsElements = true;
-
-  struct Factors {
-    float scale, value;
-
-    __device__ void read(const ForwardKernelArgs& args, int batch, int kv_head) {
-      const float key = factor(args.k_descale, args.k_descale_stride, batch, kv_head);
-      scale = softmax_scale(args, batch, kv_head, key);
-      value = factor(args.v_descale, args.v_descale_stride, batch, kv_head);
-    }
-    __device__ CallArgs scaled(const CallArgs& call) const { return rescaled(call, scale); }
-    __device__ float of_values() const { return value; }
-  };
-
-  // The rows of a block of K or V are converted as they are.
-  struct Rows {
-    Rows() = default;
-    __device__ Rows(const float*, const DescaleStrides&, int /*batch*/, int /*kv_head*/,
-                    int /*first_key*/, int /*last_key*/) {}
-
-    template <class DType>
-    __device__ u32 convert(u32 halves, int /*row*/) const {
-      return DType::from_halves(halves);
-    }
-  };
-};
-
-// K and V of 8 bits have a descale factor for every 128 keys of a head of a sequence. They are multiplied by
-// it when they are converted, and rounded to 16 bits. The factor of Q is part of the softmax scale.
-struct PerBlock {
-  static constexpr bool kPerTile = true;
-  static constexpr bool kKeepsElements = false;
-  static constexpr int kKeys = 128;
-
-  struct Factors {
-    float scale;
-
-    __device__ void read(const ForwardKernelArgs& args, int batch, int kv_head) {
-      scale = softmax_scale(args, batch, kv_head, 1.f);
-    }
-    __device__ CallArgs scaled(const CallArgs& call) const { return rescaled(call, scale); }
-    __device__ float of_values() const { return 1.f; }
-  };
-
-  // The keys from `first_key` to `last_key`, at most 128, have one or two factors.
-  class Rows {
-   public:
-    __device__ Rows(const float* factors, const DescaleStrides& stride, int batch, int kv_head,
-                    int first_key, int last_key)
-        : first_(factor(factors, stride, batch, kv_head, first_key / kKeys)),
-          second_(factor(factors, stride, batch, kv_head, last_key / kKeys)),
-          rows_of_first_(kKeys - first_key % kKeys) {}
-
-    template <class DType>
-    __device__ u32 convert(u32 halves, int row) const {
-      const float by = row < rows_of_first_ ? first_ : second_;
-      return DType::pack(ptx::f16_to_f32(halves & 0xffff) * by, ptx::f16_to_f32(halves >> 16) * by);
-    }
-
-   private:
-    const float first_, second_;
-    const int rows_of_first_;
   };
 };
 

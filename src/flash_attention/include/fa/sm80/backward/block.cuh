@@ -127,7 +127,7 @@ class Block {
         for (int e = 0; e < 4; ++e) {
           p[e] = ptx::exp2(ptx::min_nan(fmaf(changed.s(e), factor, -lse.of(i, e)), 0.f));
           const auto dropped = [&](float x) {
-            return dropped_[i].scaled(x, j / 2, j % 2 * 2 + e / 2, e % 2, of_kept);
+            return dropped_[i].kept(x, j / 2, j % 2 * 2 + e / 2, e % 2) * of_kept;
           };
           if constexpr (Config::kNeedsDs)
             ds[e] = p[e] * (dropped(dp_.v[i][j][e]) - delta.of(i, e)) *

@@ -16,7 +16,7 @@ concept DerivativeSlot = requires(typename T::template Kept<Math>& kept,
                                   typename Math::Scores& scores, typename Math::Pairs& pairs) {
   kept.keep(scores);
   kept.keep(pairs);
-  T::template run<Math>(scores, kept, StatsOfNobody{});
+  T::template run<Math>(scores, kept, 1.f, StatsOfNobody{});
   T::template convert<Math>(pairs, scores);
 };
 
@@ -36,12 +36,16 @@ concept DroppingSlot =
     requires(typename T::template Of<Config>& of, const BackwardKernelArgs& args, Mailbox mail,
              const typename Products<Config>::Pairs& p, typename Products<Config>::Scores& dp) {
       { typename T::template Of<Config>(args) };
+      { T::template kDrawers<Config> } -> Same<const int&>;
+      { T::template kBytes<Config> } -> Same<const int&>;
+      T::template init_barriers<Config>();
+      T::template run<Config>(args);
       of.begin_tile(mail);
       of.next_head();
       of.draw(0, 0);
       of.drop(p);
       of.weights(p);
-      of.scale_kept(dp);
+      of.drop_gradients(dp);
     };
 
 // dS = P (dP - delta) with a P that is kept while the product dV reads its operand: nothing may touch the
@@ -51,15 +55,16 @@ struct WithKeptP {
   template <class Math>
   using Kept = KeptP<Math>;
 
-  // dP becomes dS; `deltas(j)` are those of a lane's two queries of fragment j.
+  // dP times `scale` becomes dS; `deltas(j)` are those of a lane's two queries of fragment j.
   template <class Math, class Deltas>
-  static __device__ void run(typename Math::Scores& dp, const Kept<Math>& kept, Deltas deltas) {
+  static __device__ void run(typename Math::Scores& dp, const Kept<Math>& kept, float scale,
+                             Deltas deltas) {
 #pragma unroll
     for (int j = 0; j < Math::Scores::kColFragments; ++j) {
       const ptx::FloatPair delta = deltas(j);
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        dp.v[0][j][e] = kept.p(j, e) * (dp.v[0][j][e] - (e % 2 ? delta.y : delta.x));
+        dp.v[0][j][e] = kept.p(j, e) * (dp.v[0][j][e] * scale - (e % 2 ? delta.y : delta.x));
     }
   }
 
@@ -120,14 +125,15 @@ struct Pairs {
     __device__ void keep(const typename Math::Pairs&) {}
   };
 
-  // dP becomes dP - delta; `deltas(j)` are those of a lane's two queries of fragment j.
+  // dP times `scale`, minus delta; `deltas(j)` are those of a lane's two queries of fragment j.
   template <class Math, class Kept, class Deltas>
-  static __device__ void run(typename Math::Scores& dp, const Kept&, Deltas deltas) {
+  static __device__ void run(typename Math::Scores& dp, const Kept&, float scale, Deltas deltas) {
 #pragma unroll
     for (int j = 0; j < Math::Scores::kColFragments; ++j) {
       const ptx::FloatPair delta = deltas(j);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) dp.v[0][j][e] -= e % 2 ? delta.y : delta.x;
+      for (int e = 0; e < 4; ++e)
+        dp.v[0][j][e] = dp.v[0][j][e] * scale - (e % 2 ? delta.y : delta.x);
     }
   }
 
@@ -193,10 +199,26 @@ struct Pairs {
 
 }  // namespace fa::sm90::backward::slopes
 
+namespace fa::sm90::backward {
+
+// No warp draws for others.
+struct NoDrawers {
+  template <class Config>
+  static constexpr int kDrawers = 0;
+  template <class Config>
+  static constexpr int kBytes = 0;  // of shared memory
+  template <class Config>
+  static __device__ void init_barriers() {}
+  template <class Config>
+  static __device__ void run(const BackwardKernelArgs&) {}
+};
+
+}  // namespace fa::sm90::backward
+
 namespace fa::sm90::backward::dropping {
 
 // Nothing is dropped.
-struct None {
+struct None : NoDrawers {
   template <class Config>
   class Of {
     using Pairs = typename Products<Config>::Pairs;
@@ -208,7 +230,7 @@ struct None {
     __device__ void draw(int /*key*/, int /*query*/) {}
     __device__ void drop(const Pairs&) {}
     __device__ const Pairs& weights(const Pairs& p) const { return p; }
-    __device__ void scale_kept(typename Products<Config>::Scores&) const {}
+    __device__ void drop_gradients(typename Products<Config>::Scores&) const {}
   };
 };
 

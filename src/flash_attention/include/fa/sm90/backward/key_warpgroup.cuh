@@ -164,8 +164,8 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
   // dP becomes dS, or what convert_derivative() makes dS of.
   template <int Stage>
   __device__ void derivative(Scores& s) {
-    dropping_.scale_kept(s);
-    Derivative::template run<Math>(s, kept_,
+    dropping_.drop_gradients(s);
+    Derivative::template run<Math>(s, kept_, Config::Dropout::scale(args_),
                                    [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
     this->multiply_slopes(s, mail(), warp_key(), queries(), hides());
   }

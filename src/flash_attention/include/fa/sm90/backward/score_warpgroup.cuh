@@ -136,8 +136,9 @@ class ScoreWarpgroup : ScoreChange<Config> {
     Smem::d_o_pipeline().release(d_o_);
     d_o_.advance();
     const u32 delta = Smem::delta(delta_.stage);
-    dropping_.scale_kept(dp_);
-    Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
+    dropping_.drop_gradients(dp_);
+    Derivative::template run<Math>(dp_, kept_, Config::Dropout::scale(this->args_),
+                                   [=](int j) { return stats_of_lane(delta, j); });
     this->multiply_slopes(dp_, Smem::mail(), warp_in_group() * kWarpRows, block_ * Config::kBR,
                           hides(Smem::mail(), block_));
     delta_.advance();
