@@ -41,6 +41,7 @@ from benchmarks.render.ledger import (
     profile_block,
 )
 from benchmarks.render.measured import MEASURED, measured_block
+from benchmarks.render.options import OPTIONS, options_block
 from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
 from benchmarks.render.recorded import RECORDED, is_recorded, recorded_block
@@ -74,6 +75,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_decode_bf16.json"),
     ("docs/attention.md", "h200_decode_graph_bf16.json"),
     ("docs/attention.md", "h200_hopper_grid_bf16.json"),
+    ("docs/attention.md", "h200_options.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
     ("docs/attention.md", "h200_tangent.json"),
@@ -303,6 +305,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         if begin(name) in text or begin(ABLATIONS) not in text:
             return replace_block(text, name, grid_block(record))
         return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
+    if "options_ms" in row:
+        return replace_block(text, OPTIONS, options_block(record, _where(record)))
     if "tb_s" in row:
         return replace_block(text, MLA, mla_block(record, _where(record)))
     if "relative_rms" in row:

@@ -73,9 +73,10 @@ struct ScoresOfNobody {
   }
 };
 
-// try_stale_max: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
-// again, `max_score` sees P where nobody saw S, and the exponentials have these `offsets`. run: S becomes P if try_stale_max did not do it. Both set in
-// `stats` whether the maxima grew. kStale: nobody sees S of an unmasked block.
+// try_stale_max: S becomes P with the old maxima and these `offsets`, if the variant supports that;
+// `scores_again(s)` computes S again, and `max_score` sees P where nobody saw S. run: S becomes P if
+// try_stale_max did not do it. Both set in `stats` whether the maxima grew. kStale: nobody sees S of an
+// unmasked block.
 template <class T, class Config, class Block>
 concept RescalesBlock = requires(Block block, Accumulator<16, Config::kBC>& s, RowStats<16>& stats,
                                  Factor& factor, ScoresOfNobody<Config::kBC> again) {
