@@ -7,7 +7,7 @@ Small scores make all weights of a row alike, so that an error of one weight sho
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -160,20 +160,20 @@ TALL, SHORT = SHARED.format(2, 80, "+ping_pong+narrow_32"), SHARED.format(1, 176
 SIDES = {"ahead": True, "by consumers": False}
 
 
-def always(*chosen: tuple[object, ...]) -> Callable[[tuple[object, ...]], Any]:
-    """What marks the cases that are not among the chosen ones, which every run tries."""
-    return lambda case: pytest.param(*case, marks=() if case in chosen else EXHAUSTIVE)
+def every(cases: Iterable[tuple[object, ...]], always: tuple[tuple[object, ...], ...]) -> list[Any]:
+    """The cases, of which all but the chosen ones are for exhaustive runs."""
+    return [pytest.param(*case, marks=() if case in always else EXHAUSTIVE) for case in cases]
 
 
 @pytest.mark.parametrize(
     ("side", "schedule", "asked", "config"),
-    map(
-        always(
+    every(
+        itertools.product(SIDES, ("lockstep", "random"), (SEVERAL_TILES, EVEN), (TALL, SHORT)),
+        always=(
             ("ahead", "random", SEVERAL_TILES, TALL),
             ("ahead", "lockstep", EVEN, SHORT),
             ("by consumers", "lockstep", SEVERAL_TILES, SHORT),
         ),
-        itertools.product(SIDES, ("lockstep", "random"), (SEVERAL_TILES, EVEN), (TALL, SHORT)),
     ),
 )
 def test_it_does_not_matter_which_warps_draw(
@@ -191,13 +191,13 @@ def test_it_does_not_matter_which_warps_draw(
 
 @pytest.mark.parametrize(
     ("side", "asked", "deterministic"),
-    map(
-        always(
+    every(
+        itertools.product(SIDES, (SEVERAL_TILES, EVEN), (False, True)),
+        always=(
             ("ahead", EVEN, False),
             ("ahead", SEVERAL_TILES, True),
             ("by consumers", SEVERAL_TILES, False),
         ),
-        itertools.product(SIDES, (SEVERAL_TILES, EVEN), (False, True)),
     ),
 )
 def test_it_does_not_matter_which_warps_draw_backward(
