@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flash_attention import UnsupportedError, attention
@@ -22,12 +24,26 @@ from flash_attention.choose.rules import choose
 from flash_attention.families.recipe import NO_DEVICE, Setting
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from ptx_emulator.machine.tensor_cores import matrix, wgmma
 from tests.serving_steps import Step, assert_right, random_step
 
 SM80 = ARCHES["sm_80"]
 WINDOW = (("window", (70, 0)),)
 Results = tuple[Tensor, Tensor]
 Compute = Callable[[Call], Results]
+
+
+@pytest.fixture(autouse=True)
+def sums_do_not_depend_on_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator's products in float64, which adds up 16-bit numbers nearly exactly. BLAS of some
+    CPUs adds up the rows at the end of a matrix in another order than the others."""
+
+    def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+        sums: NDArray[Any] = np.matmul(left.astype(np.float64), right.astype(np.float64))
+        return sums.astype(left.dtype)
+
+    for module in (matrix, wgmma):
+        monkeypatch.setattr(module, "stacked_product", product)
 
 
 def rows_alone(step: Step, call: Call, index: int, first: int, end: int) -> Call:

@@ -47,13 +47,13 @@ every_rung = pytest.mark.parametrize("rung", one_in(3, RUNGS, id_of=name_of))
 
 
 @every_rung
-def test_its_lines_are_those_of_the_headers_in_order_less_a_third(rung: Rung) -> None:
+def test_its_lines_are_those_of_the_headers_in_order_less_three_tenths(rung: Rung) -> None:
     unit = unit_of(rung.config).source
     lines = "".join((*include_closure(unit).values(), unit)).splitlines()
     left = iter(lines)
     for line in file_of(rung).splitlines():
         assert not line or OWN_LINE.match(line) or line in left, line
-    assert len(file_of(rung).splitlines()) < 0.68 * len(lines)
+    assert len(file_of(rung).splitlines()) < 0.7 * len(lines)
 
 
 @every_rung
