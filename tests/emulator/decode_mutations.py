@@ -352,7 +352,7 @@ LAUNCHES = (
         "a warp combines only its first row",
         NUMBERS,
         MANY_ROWS,
-        (Edit(COMBINED, "r += kWarpgroupSize / kWarpSize", "r += kWarpgroupSize"),),
+        (Edit(COMBINED, "r += kWarpgroupWarps", "r += kWarpgroupSize"),),
     ),
 )
 

@@ -16,6 +16,7 @@ inline constexpr int kWarpSize = 32;
 inline constexpr int kElementBytes = 2;   // fp16 and bf16
 inline constexpr int kChunkElements = 8;  // a chunk is 16 bytes: one async copy, one ldmatrix row
 inline constexpr int kChunkBytes = 16;
+inline constexpr float kLog2e = 1.4426950408889634f;  // exponentials are to the base 2
 
 __device__ inline int lane_id() { return threadIdx.x % kWarpSize; }
 __device__ inline int warp_id() { return threadIdx.x / kWarpSize; }

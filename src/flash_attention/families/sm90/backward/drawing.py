@@ -6,7 +6,6 @@ from __future__ import annotations
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.families.sm90.backward.bias import bias_bytes, loads_bias
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.features import Sm90BackwardFeatures
 from flash_attention.families.sm90.forward.config import HOPPER, WARP_ROWS
 from flash_attention.families.sm90.forward.drawing import decision_bytes
 
@@ -22,12 +21,3 @@ def draws_ahead(config: HopperBackwardKernelConfig, problem: BackwardProblem) ->
 def block_decision_bytes(config: HopperBackwardKernelConfig) -> int:
     """Return the shared memory of the decisions on the keys of a tile and a block of queries."""
     return decision_bytes(config.B_c // WARP_ROWS, config.B_r)
-
-
-def smem_bytes(config: HopperBackwardKernelConfig, features: Sm90BackwardFeatures) -> int:
-    """Return the bytes of dynamic shared memory of a CTA with what features need."""
-    return (
-        config.smem_bytes()
-        + (bias_bytes(config) if features.bias else 0)
-        + (block_decision_bytes(config) if features.draws_ahead else 0)
-    )

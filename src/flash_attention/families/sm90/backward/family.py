@@ -48,7 +48,7 @@ from flash_attention.families.sm90.backward.bias_gradient import (
     tiles_of_bias,
 )
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.drawing import draws_ahead, smem_bytes
+from flash_attention.families.sm90.backward.drawing import draws_ahead
 from flash_attention.families.sm90.backward.features import (
     Sm90BackwardFeatures,
     feature_bindings,
@@ -158,7 +158,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         steps.append(prepare_step(problem, target, orders_dq=turns, **cleared))
         for part in work.parts:
             grid = _grid(config, part, splits, setting)
-            geometry = Geometry(grid, config.num_threads, smem_bytes(config, features))
+            geometry = Geometry(grid, config.num_threads, features.smem_bytes(config))
             maps = describe_all(config, features, named, problem, part.part_keys)
             values = part.values if work.workspace_bytes else {}  # else it has all of the work
             steps.append(Step(unit, geometry, maps, starts_early=True, values=values))

@@ -8,6 +8,9 @@ from dataclasses import dataclass, fields
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import score_bindings
+from flash_attention.families.sm90.backward.bias import bias_bytes
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.drawing import block_decision_bytes
 from flash_attention.families.sm90.backward.slots import FOLDER
 from flash_attention.families.traced_args import changes_slopes
 from flash_attention.program.nodes import How
@@ -28,6 +31,13 @@ class Sm90BackwardFeatures(Features):
     def words(self) -> list[str]:
         own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias", "draws_ahead")
         return [*super().words(), *(word for word in own if getattr(self, word))]
+
+    def smem_bytes(self, config: HopperBackwardKernelConfig) -> int:
+        """Return the bytes of dynamic shared memory of a CTA."""
+        beside = (bias_bytes(config) if self.bias else 0) + (
+            block_decision_bytes(config) if self.draws_ahead else 0
+        )
+        return config.smem_bytes() + beside
 
 
 def resolve(features: Features) -> Sm90BackwardFeatures:

@@ -23,7 +23,6 @@ __device__ inline float atomic_max(float* gmem, float x) {
 // which is seldom, and keep a register for something else.
 template <int Rows, class Args, bool Stale>
 class KnownMax {
-  static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
   static constexpr float kLess = 1.f - 0x1p-10f;  // sums and exponentials are rounded by less
 

@@ -21,7 +21,6 @@ struct RowEnd {
       : sum(sum_seen), max(sum_seen == 0.f ? -kInfinity : max_seen) {}
 
   __device__ void add_sink(float sink) {
-    constexpr float kLog2e = 1.4426950408889634f;
     const float larger = fmaxf(max, sink);
     if (larger == -kInfinity) return;  // there is neither a key nor a sink
     shrink = sum == 0.f ? 0.f : ptx::exp2((max - larger) * kLog2e);

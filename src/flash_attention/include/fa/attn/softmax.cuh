@@ -72,8 +72,6 @@ namespace fa::attn::exponential {
 // S is scaled element by element, then exp(s - max) is taken in the natural base: FMUL, FADD, FMUL
 // and MUFU per element.
 struct ScaleThenExp {
-  static constexpr float kLog2e = 1.4426950408889634f;
-
   static __device__ float factor(float softmax_scale) { return softmax_scale; }
 
   template <int Rows, int Cols>
@@ -100,8 +98,6 @@ struct ScaleThenExp {
 // The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU per
 // element, and the product c max is one multiplication per row.
 struct FusedExp2 {
-  static constexpr float kLog2e = 1.4426950408889634f;
-
   static __device__ float factor(float softmax_scale) { return softmax_scale * kLog2e; }
 
   template <int Rows, int Cols>

@@ -121,7 +121,6 @@ struct Traced : FunctionArguments<Program> {
     };
     template <class Args, class Where>
     __device__ Tilted tilted(float scale, const Args& args, const Where& at) const {
-      constexpr float kLog2e = 1.4426950408889634f;
       const float distance = static_cast<float>(at.key + 2 * (lane_id() % 4) - start(at));
       Tilted tilted{scale};
 #pragma unroll
@@ -207,7 +206,6 @@ struct Traced : FunctionArguments<Program> {
     };
     template <class Args>
     __device__ Tilted tilted(const Args& args, const Place& at) const {
-      constexpr float kLog2e = 1.4426950408889634f;
       const float tilt = kLog2e * Program::tilt(of(args).program, of_head_);
       const int distance = at.query + 2 * (lane_id() % 4) + at.ahead - at.key - lane_id() / 4;
       return {tilt, {tilt * static_cast<float>(distance), tilt * static_cast<float>(distance - 8)}};

@@ -151,7 +151,6 @@ __device__ void clear_dq(const Rows<Config>& rows) {
 
 template <class Config>
 __device__ void prepare_rows(const Rows<Config>& rows) {
-  constexpr float kLog2e = 1.4426950408889634f;
   __shared__ float sums[Config::kRows];
   const BackwardKernelArgs& args = rows.args;
   const int row = threadIdx.x;

@@ -9,7 +9,6 @@ namespace fa::backward {
 
 template <class Config>
 __device__ void sink_gradient(const BackwardKernelArgs& args) {
-  constexpr float kLog2e = 1.4426950408889634f;
   __shared__ float warps[Config::kThreads / kWarpSize];
   const int head = blockIdx.x;
   const float sink = args.sinks[head] * kLog2e;

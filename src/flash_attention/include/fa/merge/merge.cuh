@@ -47,7 +47,6 @@ namespace fa::merge {
 template <class Config>
 class Row {
   using DType = typename Config::DType;
-  static constexpr float kLog2e = 1.4426950408889634f;
 
  public:
   __device__ Row(const MergeKernelArgs& args, int index)

@@ -13,7 +13,6 @@ namespace fa::sm90 {
 // `Tensors` says which tile a row is in, and which row of O it is.
 template <class Config, class Tensors = output_row::InBatch>
 class CombinedRow {
-  static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kGroup = Config::Rows::kGroup;
 
  public:

@@ -14,24 +14,23 @@ namespace fa::sm90 {
 // warp reads.
 template <class Dropped, int Warpgroups>
 class Decisions {
-  static constexpr int kWarps = kWarpgroupSize / kWarpSize;
   using Barriers = PipelineBarriers<1, Warpgroups>;
   static constexpr int kLaneBytes =
       Dropped::kIsOneWord ? sizeof(u32) : Dropped::kGroups * sizeof(ptx::Pair);
   static constexpr int kWarpBytes = kWarpSize * kLaneBytes;
-  static constexpr int kBarriers = Warpgroups * kWarps * kWarpBytes;
+  static constexpr int kBarriers = Warpgroups * kWarpgroupWarps * kWarpBytes;
 
  public:
-  static constexpr int kReaders = Warpgroups * kWarps;
+  static constexpr int kReaders = Warpgroups * kWarpgroupWarps;
   static constexpr int kBytes = kBarriers + Barriers::kBarrierBytes;
 
   __device__ explicit Decisions(u32 memory) : memory_(memory) {}
 
-  __device__ void init_barriers() const { barriers().init(0, kWarps, kWarps); }
+  __device__ void init_barriers() const { barriers().init(0, kWarpgroupWarps, kWarpgroupWarps); }
 
   // Writes what a reader is going to read, when its warpgroup has read the block before.
   __device__ void write(const Dropped& dropped, int reader, u32 parity) const {
-    const int warpgroup = reader / kWarps;
+    const int warpgroup = reader / kWarpgroupWarps;
     barriers().acquire(0, parity, warpgroup);
     if constexpr (Dropped::kIsOneWord)
       ptx::st_shared_4(word(reader), dropped.one_word());
@@ -45,7 +44,7 @@ class Decisions {
   // Of the block, or of its first columns.
   template <class Narrow>
   __device__ void read(Narrow& dropped, int reader, u32 parity) const {
-    barriers().wait(0, parity, reader / kWarps);
+    barriers().wait(0, parity, reader / kWarpgroupWarps);
     if constexpr (Dropped::kIsOneWord) {
       dropped.set(ptx::ld_shared_4(word(reader)));
     } else {
@@ -59,7 +58,7 @@ class Decisions {
   }
   // The reader has no use for a block.
   __device__ void pass(int reader, u32 parity) const {
-    barriers().wait(0, parity, reader / kWarps);
+    barriers().wait(0, parity, reader / kWarpgroupWarps);
     release(reader);
   }
 
@@ -74,7 +73,7 @@ class Decisions {
   }
   __device__ void release(int reader) const {
     __syncwarp();  // all lanes have read
-    barriers().release(0, reader / kWarps);
+    barriers().release(0, reader / kWarpgroupWarps);
   }
 
   const u32 memory_;

@@ -55,7 +55,7 @@ namespace fa::sm90::drawing {
 
 struct Ahead {
   template <class Config>
-  static constexpr int kWarps = kWarpgroupSize / kWarpSize - Config::Pages::template kWarps<Config>;
+  static constexpr int kWarps = kWarpgroupWarps - Config::Pages::template kWarps<Config>;
   template <class Config>
   static constexpr int kBytes = BlockDecisions<Config>::kBytes;
   template <class Config>
@@ -85,7 +85,7 @@ struct Ahead {
 
    private:
     // The producer's warps come before those of the consumers.
-    static __device__ int reader() { return warp_id() - kWarpgroupSize / kWarpSize; }
+    static __device__ int reader() { return warp_id() - kWarpgroupWarps; }
 
     u32 parity_ = 0;
   };

@@ -127,7 +127,7 @@ struct ByBoxes : ByWarps<PageKeys> {
   using Producer = PageProducer<Config, Memory, Pages>;
   // Where keys are converted, the other warps of the producer's warpgroup do that.
   template <class Config>
-  static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupSize / kWarpSize;
+  static constexpr int kWarps = Config::kConvertingWarps ? 1 : kWarpgroupWarps;
   template <class Config>
   static constexpr int kArrivals = sharers(kWarps<Config>);
 
@@ -203,7 +203,7 @@ struct CopiedRows : ByWarps<PageKeys> {
   using Producer = PageProducer<Config, Memory, CopiedRows>;
   // Where keys are converted, half of the warps do that.
   template <class Config>
-  static constexpr int kWarps = Config::kConvertingWarps ? 2 : kWarpgroupSize / kWarpSize;
+  static constexpr int kWarps = Config::kConvertingWarps ? 2 : kWarpgroupWarps;
   template <class Config>
   static constexpr int kArrivals = sharers(kWarps<Config>) * kWarpSize;  // every lane arrives
 

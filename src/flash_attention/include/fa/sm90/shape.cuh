@@ -10,6 +10,7 @@
 namespace fa::sm90 {
 
 inline constexpr int kWarpgroupSize = 128;
+inline constexpr int kWarpgroupWarps = kWarpgroupSize / kWarpSize;
 inline constexpr int kWarpgroupRows = 64;  // of one wgmma
 inline constexpr int kWarpRows = 16;
 inline constexpr int kGroupRows = 8;  // after which the swizzle repeats
@@ -134,8 +135,7 @@ inline constexpr bool kScores8Bit = scores_have_8_bits<Config>();
 // The warps of the producer's warpgroup that convert keys of 8 bits: those that do not load.
 template <class Config>
 inline constexpr int kConverters =
-    Config::kConvertingWarps ? kWarpgroupSize / kWarpSize - Config::Pages::template kWarps<Config>
-                             : 0;
+    Config::kConvertingWarps ? kWarpgroupWarps - Config::Pages::template kWarps<Config> : 0;
 
 // Few rows of a decoding tile are used, and the other warps of its only consumer leave their P at 0.
 template <class Config>
@@ -202,7 +202,7 @@ __device__ constexpr int id_of(NamedBarrier first, int warpgroup) {
   return static_cast<int>(first) + warpgroup;
 }
 
-__device__ inline int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+__device__ inline int warp_in_group() { return warp_id() % kWarpgroupWarps; }
 
 // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
 __device__ inline bool uniform(bool condition) { return __any_sync(~0u, condition); }

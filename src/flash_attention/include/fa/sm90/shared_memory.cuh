@@ -110,16 +110,15 @@ class SharedMemory {
   // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has
   // filled it, or all warps that convert.
   __device__ void init_barriers() const {
-    constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kLoaders = Config::Pages::template kWarps<Config>;
     constexpr bool kLoadsTiles = kConverters<Config> == 0 || kScores8Bit<Config>;
     constexpr int kFillers =
         kLoadsTiles ? Config::Pages::template kArrivals<Config> : kConverters<Config>;
     constexpr int kDrawers = Config::Drawing::template kWarps<Config>;
-    constexpr int kReaders = kConsumers * kWarps;
+    constexpr int kReaders = kConsumers * kWarpgroupWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w)
-      q_pipeline().init(w, Config::kConvertQueries ? kConverters<Config> : 1, kWarps);
+      q_pipeline().init(w, Config::kConvertQueries ? kConverters<Config> : 1, kWarpgroupWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       k_pipeline().init_full(stage, kFillers);

@@ -64,7 +64,7 @@ class ReadDraws {
  protected:
   __device__ void draw(DroppedOfBlock<Config>& dropped, int /*key*/, int /*query*/) {
     // The producer's warps come before those that read.
-    decisions<Config>().read(dropped, warp_id() - kWarps, parity_);
+    decisions<Config>().read(dropped, warp_id() - kWarpgroupWarps, parity_);
     parity_ ^= 1;
   }
 
@@ -79,7 +79,8 @@ namespace fa::sm90::backward::dropping {
 struct OperandDrawnAhead {
   // Of the producer's warpgroup, those that neither load nor write sums nor clear.
   template <class Config>
-  static constexpr int kDrawers = kWarps - 1 - Config::kWriterWarps - Config::Lengths::kPerBatch;
+  static constexpr int kDrawers =
+      kWarpgroupWarps - 1 - Config::kWriterWarps - Config::Lengths::kPerBatch;
   template <class Config>
   static constexpr int kBytes = BlockDecisions<Config>::kBytes;
   template <class Config>

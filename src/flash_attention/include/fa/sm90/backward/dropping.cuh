@@ -27,7 +27,7 @@ class OperandFrom : public Draws {
   static constexpr int kTiles = Config::kBR / 16;
 
  public:
-  __device__ explicit OperandFrom(const BackwardKernelArgs& args) : Draws(args), args_(args) {}
+  using Draws::Draws;
 
   // From these on.
   __device__ void draw(int key, int query) { Draws::draw(dropped_, key, query); }
@@ -57,7 +57,6 @@ class OperandFrom : public Draws {
   }
 
  private:
-  const BackwardKernelArgs& args_;
   DroppedOfBlock<Config> dropped_;
   Pairs weights_;
 };

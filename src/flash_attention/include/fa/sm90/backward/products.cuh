@@ -109,7 +109,6 @@ __device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
 // S becomes P = exp2(scale S - lse - more).
 template <class Scores, class More>
 __device__ void exponentials_of(Scores& s, float score_scale, u32 lse, More more) {
-  constexpr float kLog2e = 1.4426950408889634f;
   const float scale = score_scale * kLog2e;
 #pragma unroll
   for (int j = 0; j < Scores::kColFragments; ++j) {

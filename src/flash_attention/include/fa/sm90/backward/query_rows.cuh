@@ -35,7 +35,7 @@ struct QueryMemory {
   static __device__ void init_barriers() {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage)
-      pipeline().init(stage, 1, kQueryWarpgroups * kWarps);
+      pipeline().init(stage, 1, kQueryWarpgroups * kWarpgroupWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };

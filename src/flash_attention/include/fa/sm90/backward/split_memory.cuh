@@ -56,12 +56,12 @@ struct SplitMemory {
   static __device__ void init_barriers() {
     v_pipeline().init_full(0, 1);
 #pragma unroll
-    for (int stage = 0; stage < kQStages; ++stage) q_pipeline().init(stage, 1, kWarps);
+    for (int stage = 0; stage < kQStages; ++stage) q_pipeline().init(stage, 1, kWarpgroupWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      d_o_pipeline().init(stage, 1, 2 * kWarps);  // dP and dV read it
-      p_pipeline().init(stage, kWarps, kWarps);
-      ds_pipeline().init(stage, kWarps, kWarps);
+      d_o_pipeline().init(stage, 1, 2 * kWarpgroupWarps);  // dP and dV read it
+      p_pipeline().init(stage, kWarpgroupWarps, kWarpgroupWarps);
+      ds_pipeline().init(stage, kWarpgroupWarps, kWarpgroupWarps);
     }
     ptx::fence_mbarrier_init();  // TMA sees them
   }

@@ -126,7 +126,7 @@ __device__ void add_sum(const Rows& rows, float* sums, Mailbox mail, int warpgro
   constexpr int kFragmentBytes = kFragmentFloats * static_cast<int>(sizeof(float));
   static_assert(Shape<Config>::kKeyWarps * kHalf * kFragmentBytes ==
                 Shape<Config>::KeyTile::kBytes);
-  const int warp = warpgroup * kWarps + warp_in_group();
+  const int warp = warpgroup * kWarpgroupWarps + warp_in_group();
   const u32 staged = SharedMemory<Config>::gradient().address + warp * kHalf * kFragmentBytes;
   const i64 row = mail.read(Word::kSumRow) + warpgroup * kWarpgroupRows;
   float* const to = sums + row * 8 * Rows::kColFragments + warp_in_group() * kFragmentFloats;
@@ -142,8 +142,8 @@ __device__ void add_sum(const Rows& rows, float* sums, Mailbox mail, int warpgro
     if (lane_id() > 0) continue;
 #pragma unroll
     for (int j = 0; j < kHalf; ++j)
-      ptx::bulk_add_f32(to + (first + j) * kWarps * kFragmentFloats, staged + j * kFragmentBytes,
-                        kFragmentBytes);
+      ptx::bulk_add_f32(to + (first + j) * kWarpgroupWarps * kFragmentFloats,
+                        staged + j * kFragmentBytes, kFragmentBytes);
     ptx::tma_commit();
   }
 }

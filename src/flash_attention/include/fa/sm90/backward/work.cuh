@@ -14,12 +14,10 @@ namespace fa::sm90::backward {
 
 // The tiles of the backward pass in shared memory. A CTA has the keys of a tile; it visits blocks of
 // queries. A key warpgroup has 64 of the keys, and a warp 16 of these.
-inline constexpr int kWarps = kWarpgroupSize / kWarpSize;  // of a warpgroup
-
 template <class Config>
 struct Shape {
   static constexpr int kKeyWarpgroups = Config::kBC / kWarpgroupRows;
-  static constexpr int kKeyWarps = kKeyWarpgroups * kWarps;
+  static constexpr int kKeyWarps = kKeyWarpgroups * kWarpgroupWarps;
   static constexpr int kQueryPieces = Config::kBR / kWarpgroupRows;  // of a product with 64 rows
   static constexpr int kDqPasses = kQueryPieces * (Config::kDHead / Config::kPassColumns);
   static constexpr int kStatBytes = Config::kBR * static_cast<int>(sizeof(float));

@@ -62,7 +62,7 @@ class SharedMemory {
 
   // One thread fills, or the lanes that copy K; every warp of the consumers arrives once at an empty barrier.
   __device__ void init_barriers() const {
-    constexpr int kWarps = kConsumers * kWarpgroupSize / kWarpSize;
+    constexpr int kWarps = kConsumers * kWarpgroupWarps;
 #pragma unroll
     for (int buffer = 0; buffer < kQBuffers; ++buffer) q_pipeline().init(buffer, 1, kWarps);
 #pragma unroll

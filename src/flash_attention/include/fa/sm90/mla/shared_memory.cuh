@@ -87,8 +87,8 @@ class SharedMemory : public Exchange<Config> {
   __device__ void init_barriers() const {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      k_pipeline().init(stage, 1, split_v::kGroupWarps);
-      s_pipeline().init_full(stage, split_v::kGroupWarps);
+      k_pipeline().init(stage, 1, kWarpgroupWarps);
+      s_pipeline().init_full(stage, kWarpgroupWarps);
     }
     this->init_exchange_barriers();
   }

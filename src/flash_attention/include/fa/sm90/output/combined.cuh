@@ -53,7 +53,7 @@ struct Combined : Partial {
   static __device__ void combine_rows(const Warp& warp) {
     using Config = typename Warp::Config;
 #pragma unroll 1
-    for (int r = warp_in_group(); r < Shape<Config>::kRows; r += kWarpgroupSize / kWarpSize) {
+    for (int r = warp_in_group(); r < Shape<Config>::kRows; r += kWarpgroupWarps) {
       const PlaceInTile<Warp> place = {warp, r};
       if (place.position() >= warp.args.seq_len_q) return;
       CombinedRow<Config>(warp.args, place).store_few();

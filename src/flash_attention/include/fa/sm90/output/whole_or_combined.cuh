@@ -35,7 +35,6 @@ struct Pieces {
 // Combines rows of a tile. A row has as many lanes as it takes to hold eight columns each.
 template <class Config, class Warp>
 class CombinedRows {
-  static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kLaneColumns = 8;
   static constexpr int kLanes = Config::kDHead <= 64 ? 8 : Config::kDHead <= 128 ? 16 : 32;
   static constexpr int kTogether = kWarpSize / kLanes;  // rows of a warp
@@ -50,7 +49,7 @@ class CombinedRows {
     const int used =
         min(warp_.sequence.q_len * Config::Rows::kGroup - warp_.tile_row, Shape<Config>::kRows);
 #pragma unroll 1
-    for (int r = warp_in_group() * kTogether; r < used; r += kWarpgroupSize / kWarpSize * kTogether)
+    for (int r = warp_in_group() * kTogether; r < used; r += kWarpgroupWarps * kTogether)
       store_row(warp_.tile_row + min(r + lane_id() / kLanes, used - 1));
   }
 

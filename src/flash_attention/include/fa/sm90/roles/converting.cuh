@@ -59,7 +59,6 @@ class LandingMemory : public SharedMemory<Config> {
 
   // Every warp that converts arrives once at an empty barrier.
   __device__ void init_barriers() const {
-    constexpr int kConsumerWarps = kWarpgroupSize / kWarpSize;
     constexpr int kFillers = Config::Pages::template kArrivals<Config>;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -67,7 +66,7 @@ class LandingMemory : public SharedMemory<Config> {
       v_pipeline().init_full(stage, kFillers);
       k_pipeline().init_empty(stage, kConverters<Config>);
       v_pipeline().init_empty(stage,
-                              kConsumerConverts<Config> ? kConsumerWarps : kConverters<Config>);
+                              kConsumerConverts<Config> ? kWarpgroupWarps : kConverters<Config>);
     }
     Converted::init_barriers();
   }

@@ -10,7 +10,6 @@ namespace fa::sm90::split_v {
 
 inline constexpr int kHalves = 2;        // of V and O, one for each consumer warpgroup
 inline constexpr int kStages = kHalves;  // turns with the blocks; warpgroup w has those of stage w
-inline constexpr int kGroupWarps = kWarpgroupSize / kWarpSize;
 
 // Of a kernel with `TileBytes` of tiles and `OwnBarrierBytes` of mbarriers of its own.
 template <class Config, int TileBytes, int OwnBarrierBytes>
@@ -44,11 +43,11 @@ class ExchangeMemory {
   __device__ u32 own_barriers() const { return base_ + kOwn; }
 
   __device__ void init_exchange_barriers() const {
-    q_pipeline().init(0, 1, kHalves * kGroupWarps);
+    q_pipeline().init(0, 1, kHalves * kWarpgroupWarps);
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) p_pipeline().init_full(stage, kGroupWarps);
+    for (int stage = 0; stage < kStages; ++stage) p_pipeline().init_full(stage, kWarpgroupWarps);
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kHalves * kGroupWarps);
+    ptx::mbarrier_init(mail().empty, kHalves * kWarpgroupWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

@@ -57,10 +57,9 @@ class SharedMemory {
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
-    constexpr int kWarps = kWarpgroupSize / kWarpSize;
-    constexpr int kReaders = Config::kConsumers * kWarps;
+    constexpr int kReaders = Config::kConsumers * kWarpgroupWarps;
 #pragma unroll
-    for (int w = 0; w < Config::kConsumers; ++w) q_pipeline().init(w, 1, kWarps);
+    for (int w = 0; w < Config::kConsumers; ++w) q_pipeline().init(w, 1, kWarpgroupWarps);
 #pragma unroll
     for (int stage = 0; stage < Config::kStages; ++stage) {
       k_pipeline().init(stage, 1, kReaders);

@@ -81,9 +81,9 @@ class SharedMemory : public Exchange<Config> {
   // K is released by the warpgroup that computes its scores, a half of V by the one that multiplies with it.
   __device__ void init_barriers() const {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) k_pipeline().init(stage, 1, split_v::kGroupWarps);
+    for (int stage = 0; stage < kStages; ++stage) k_pipeline().init(stage, 1, kWarpgroupWarps);
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) v_pipeline().init(half, 1, split_v::kGroupWarps);
+    for (int half = 0; half < kHalves; ++half) v_pipeline().init(half, 1, kWarpgroupWarps);
     this->init_exchange_barriers();
   }
 };

@@ -11,7 +11,6 @@
 namespace fa::sm90::wide_backward {
 
 using backward::kPanelRows;
-using backward::kWarps;
 using backward::Panel;
 
 inline constexpr int kWarpgroups = 2;  // that compute, with 64 queries each
@@ -103,7 +102,7 @@ struct ScoreMemory {
   static __device__ void init_barriers() {
 #pragma unroll
     for (int stage = 0; stage < Config::kStages; ++stage)
-      pipeline().init(stage, 1, kWarpgroups * kWarps);
+      pipeline().init(stage, 1, kWarpgroups * kWarpgroupWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };

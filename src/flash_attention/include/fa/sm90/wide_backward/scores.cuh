@@ -105,7 +105,6 @@ class ScoreConsumer {
   }
   // S of the 16 keys of step n becomes P = exp2(scale S - lse).
   __device__ void exponentials(int n, ptx::FloatPair lse) {
-    constexpr float kLog2e = 1.4426950408889634f;
     const float scale = Score::scale(args_) * kLog2e;
 #pragma unroll
     for (int j = 2 * n; j < 2 * n + 2; ++j)
