@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import weakref
 from collections.abc import Callable
@@ -127,6 +128,41 @@ def signless(device: str) -> Function:
 @pytest.mark.parametrize(("name", "device"), on_devices(["grouped heads", "used keys", "causal"]))
 def test_distances_without_a_sign_are_right_under_a_causal_mask(name: str, device: str) -> None:
     Run(signless, device, FEATURES[name]).check()
+
+
+def leaning(device: str) -> Function:
+    """Scores that grow with the distance, of all keys."""
+    slopes = SLOPES.to(device)
+    return Function(lambda score, batch, head, query, key: score + slopes[head] * (key - query))
+
+
+GUESSING = "hopper(BF16, 64, {}): tma+specialised+overlap+lazy_8+stale_max+dynamic_4"
+SMALL, TALL = GUESSING.format("1, 32, 2"), GUESSING.format("2, 80, 2") + "+ping_pong+narrow_32"
+# Queries and keys that leave blocks of which every row sees all.
+OPEN: dict[str, dict[str, Any]] = {
+    "many keys": GROUPED | {"k_lengths": 300, "batch": 2},
+    "more queries than keys": GROUPED | {"q_lengths": 300, "k_lengths": 200},
+    "heads of a group in a tile": GROUPED | {"q_lengths": 20, "k_lengths": 300},
+    "causal": GROUPED | {"q_lengths": 300, "k_lengths": 300, "causal": True},
+    "packed": GROUPED | {"q_lengths": (150, 0, 90), "k_lengths": (200, 30, 250), "causal": True},
+    "sinks": GROUPED | {"k_lengths": 300, "sinks": SINKS},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "device"), on_devices(itertools.product(OPEN, (SMALL, TALL)))
+)
+def test_tilted_scores_are_right_in_kernels_that_guess_maxima(
+    name: str, config: str, device: str
+) -> None:
+    Run(leaning, device, OPEN[name], config).check_forward()
+
+
+@pytest.mark.parametrize(("config", "device"), on_devices([SMALL, TALL]))
+def test_distances_without_a_sign_are_right_in_kernels_that_guess_maxima(
+    config: str, device: str
+) -> None:
+    Run(signless, device, OPEN["causal"], config).check_forward()
 
 
 PIECES = "hopper(BF16, 64, 3, 32, 2): tma+specialised+overlap+ping_pong+dynamic_4+narrow_16"
