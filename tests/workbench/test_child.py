@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,11 +18,12 @@ from tests.workbench.tune import jobs
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 PARENT = """
+import sys
 from flash_attention_workbench.child import Child
 from tests.workbench.tune import jobs
 child = Child()
 print(child.call(jobs.process_id), flush=True)
-child.call(jobs.hang)
+child.call(getattr(jobs, sys.argv[1]))
 """
 
 
@@ -79,10 +80,13 @@ def test_an_interrupt_ends_the_child_too(child: Child) -> None:
     assert not alive(before)
 
 
+@pytest.mark.parametrize("job", [jobs.hang, jobs.hang_in_a_class])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_ends_with_a_parent_that_is_killed_during_a_job(sent: signal.Signals) -> None:
+def test_a_child_ends_in_silence_with_a_parent_that_is_killed_during_a_job(
+    sent: signal.Signals, job: Callable[..., None]
+) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command, pipe = [sys.executable, "-c", PARENT], subprocess.PIPE
+    command, pipe = [sys.executable, "-c", PARENT, job.__name__], subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as parent:
         assert parent.stdout is not None
         process_id = int(parent.stdout.readline())
@@ -90,10 +94,11 @@ def test_a_child_ends_with_a_parent_that_is_killed_during_a_job(sent: signal.Sig
         assert alive(process_id)
         parent.send_signal(sent)
         try:
-            parent.communicate(timeout=20)  # until its child, too, has closed stderr
+            _, errors = parent.communicate(timeout=20)  # until its child, too, has closed stderr
         except subprocess.TimeoutExpired:
             os.kill(process_id, signal.SIGKILL)
             raise
+        assert errors == b""
 
 
 def test_notes_keep_a_slow_job_alive(child: Child) -> None:

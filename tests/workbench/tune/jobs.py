@@ -35,6 +35,16 @@ def hang(note: Note) -> None:
     time.sleep(3600)
 
 
+def hang_in_a_class(note: Note) -> None:
+    """Before 3.12, Python raises a RuntimeError for whatever is raised here."""
+
+    class Hanging:
+        def __set_name__(self, owner: type, name: str) -> None:
+            hang(note)
+
+    type("Owner", (), {"attribute": Hanging()})
+
+
 def crash(note: Note) -> None:
     note("kernel 8")
     os._exit(3)

@@ -131,7 +131,10 @@ class _TerminatedError(BaseException):
 def serve(descriptor: int) -> None:
     """Do the jobs that come by a pipe until the parent is gone, says so, or one fails."""
 
+    is_told = threading.Event()
+
     def terminate(*_: object) -> None:
+        is_told.set()
         raise _TerminatedError
 
     signal.signal(signal.SIGTERM, terminate)
@@ -140,8 +143,10 @@ def serve(descriptor: int) -> None:
     try:
         _do_jobs(Connection(descriptor))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
-    except _TerminatedError:
-        os._exit(0)  # a compile may go on in a thread of NVRTC
+    except BaseException:  # before Python 3.12, a RuntimeError where a class is being made
+        if is_told.is_set():
+            os._exit(0)  # a compile may go on in a thread of NVRTC
+        raise
 
 
 def end_with_parent(descriptor: int) -> None:
