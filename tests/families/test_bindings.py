@@ -98,7 +98,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         yield Sm90Features(softcap=softcap, max_score=True).bindings(hopper)
     yield Sm90Features(program=SEES_ALL, listed=True).bindings(hopper)
     yield Sm90Features(program=SEES_ALL, bias=True).bindings(hopper)
-    yield Sm90Features(dropout=True, draws_ahead=True).bindings(hopper)
+    yield Sm90Features(dropout=True).bindings(hopper)
     for splits in (SplitKind.WHOLE, SplitKind.EVEN):
         packed = MlaFeatures(per_batch=True, packed_queries=True, splits=splits)
         yield mla_bindings(EVERY_MLA_VARIANT[0], packed)

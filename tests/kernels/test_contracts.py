@@ -74,7 +74,6 @@ MISSING = [
     Missing("Sinks", "add("),
     Missing("Lengths", "q_len("),
     Missing("Dropout", "begin_head("),
-    Missing("Drawing", "pass("),
     Missing("MaxScore", "see_weights("),
     Missing("Rows", "head("),
     Missing("Function", "kListed"),

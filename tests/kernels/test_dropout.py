@@ -7,7 +7,6 @@ Small scores make all weights of a row alike, so that an error of one weight sho
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,9 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
-from flash_attention.families.sm90.backward import family as backward_family
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.heuristic import heuristic
 from flash_attention.families.sm90.backward.slots import Derivative, Schedule
-from flash_attention.families.sm90.forward import family as forward_family
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
@@ -157,58 +154,31 @@ SEVERAL_TILES = alike(
 EVEN = alike(Case("packed", (140, 0, 90), (170, 10, 250), 64, 64, causal=True, dropout_p=0.6))
 SHARED = "hopper(BF16, 64, {}, {}, 2): tma+specialised+overlap+lazy_8+stale_max+dynamic_4{}"
 TALL, SHORT = SHARED.format(2, 80, "+ping_pong+narrow_32"), SHARED.format(1, 176, "")
-SIDES = {"ahead": True, "by consumers": False}
-
-
-def every(cases: Iterable[tuple[object, ...]], always: tuple[tuple[object, ...], ...]) -> list[Any]:
-    """The cases, of which all but the chosen ones are for exhaustive runs."""
-    return [pytest.param(*case, marks=() if case in always else EXHAUSTIVE) for case in cases]
 
 
 @pytest.mark.parametrize(
-    ("side", "schedule", "asked", "config"),
-    every(
-        itertools.product(SIDES, ("lockstep", "random"), (SEVERAL_TILES, EVEN), (TALL, SHORT)),
-        always=(
-            ("ahead", "random", SEVERAL_TILES, TALL),
-            ("ahead", "lockstep", EVEN, SHORT),
-            ("by consumers", "lockstep", SEVERAL_TILES, SHORT),
-        ),
-    ),
+    ("asked", "config"),
+    [
+        pytest.param(SEVERAL_TILES, TALL, id="5 and 2 tiles of 16 keys"),
+        pytest.param(EVEN, SHORT, id="11 tiles"),
+        pytest.param(EVEN, TALL, id="packed, 5 and 2 tiles", marks=EXHAUSTIVE),
+        pytest.param(SEVERAL_TILES, SHORT, id="causal, 11 tiles", marks=EXHAUSTIVE),
+    ],
 )
-def test_it_does_not_matter_which_warps_draw(
-    side: str, schedule: str, asked: Case, config: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not SIDES[side]:
-        monkeypatch.setattr(forward_family, "draws_ahead", lambda *_: False)
+def test_blocks_of_all_sizes_drop_what_the_reference_drops(asked: Case, config: str) -> None:
     made = asked.make()
-    parsed = parse_kernel_config(config)
-    source = Plan(made.call(), parsed).recipe.steps[0].unit.source
-    assert ("drawing::Ahead" in source) is SIDES[side]
-    result = emulated(made, parsed, schedule)
+    result = emulated(made, parse_kernel_config(config), "random")
     assert_right_output(made, result.output, result.lse)
 
 
 @pytest.mark.parametrize(
-    ("side", "asked", "deterministic"),
-    every(
-        itertools.product(SIDES, (SEVERAL_TILES, EVEN), (False, True)),
-        always=(
-            ("ahead", EVEN, False),
-            ("ahead", SEVERAL_TILES, True),
-            ("by consumers", SEVERAL_TILES, False),
-        ),
-    ),
+    ("asked", "deterministic"), [(EVEN, False), pytest.param(SEVERAL_TILES, True, marks=EXHAUSTIVE)]
 )
-def test_it_does_not_matter_which_warps_draw_backward(
-    side: str, asked: Case, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+def test_several_tiles_of_a_backward_pass_drop_what_the_reference_drops(
+    asked: Case, deterministic: bool
 ) -> None:
-    if not SIDES[side]:
-        monkeypatch.setattr(backward_family, "draws_ahead", lambda *_: False)
     call = backward_of(asked.make(), deterministic=deterministic)
     plan = Plan(call, arch=ARCHES["sm_90"])
-    sources = "".join(step.unit.source for step in plan.recipe.steps)
-    assert ("dropping::OperandDrawnAhead" in sources) is SIDES[side]
     assert_right_gradients(call, emulated_backward(call, plan.config, arch="sm_90").gradients)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from typing import Any
 
@@ -59,4 +60,7 @@ def values(args: ForwardKernelArgs) -> dict[str, Any]:
         for name, value in fields.items()
         if isinstance(value, Strides | DescaleStrides)
     }
-    return fields | strides
+    arrays = {
+        name: tuple(value) for name, value in fields.items() if isinstance(value, ctypes.Array)
+    }
+    return fields | strides | arrays

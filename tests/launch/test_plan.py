@@ -55,7 +55,7 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         **dict.fromkeys(("lse", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k")),
         **dict.fromkeys(("block_table", "o_partial", "lse_partial", "tile_counter")),
         **dict.fromkeys(("q_descale", "k_descale", "v_descale", "rng_state", "max_score")),
-        **dict.fromkeys(("dropout_addend", "dropout_either"), 0),
+        "dropout_zeros": (0,) * 8,
         "dropout_scale": 1.0,
         **dict.fromkeys(("q_descale_stride", "k_descale_stride", "v_descale_stride"), (0, 0, 0)),
         "q_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),

@@ -39,24 +39,29 @@ def test_the_numbers_are_those_of_philox(
 
 
 @pytest.mark.parametrize(("head", "query", "key"), [(0, 0, 0), (5, 37, 58), (3, 1000, 333)])
-def test_a_weight_has_the_byte_that_its_place_names(head: int, query: int, key: int) -> None:
+def test_a_weight_has_the_number_that_its_place_names(head: int, query: int, key: int) -> None:
     """By the definition in include/fa/attn/dropout.cuh, one weight at a time."""
     seed, offset = (int(number) % (1 << 64) for number in STATE)
     low, high = 0xFFFFFFFF, 32
-    counter = (
-        query // 16 * 4 + query % 8 // 2,
-        key // 16 * 4 + key % 8 // 2,
-        (head + (offset >> high)) & low,
-        offset & low,
+    words: list[int] = []
+    for half in range(2):
+        counter = (
+            query // 16 * 4 + query % 8 // 2,
+            key // 16 * 4 + key % 8 // 4 * 2 + half,
+            (head + (offset >> high)) & low,
+            offset & low,
+        )
+        words += words_of(counter, (seed & low, seed >> high))
+    bit = (
+        16 * (key // 8 % 2) + 8 * (query // 8 % 2) + 4 * (key // 2 % 2) + 2 * (query % 2) + key % 2
     )
-    word = words_of(counter, (seed & low, seed >> high))[2 * (query % 2) + key % 2]
-    byte = word >> 8 * (2 * (key // 8 % 2) + query // 8 % 2) & 0xFF
+    number = sum((word >> bit & 1) << place for place, word in enumerate(words))
     heads, queries, keys = (range(n, n + 1) for n in (head, query, key))
-    for kept in (byte, byte + 1):  # the number is the first that is dropped, or the last kept
+    for kept in (number, number + 1):  # it is the first that is dropped, or the last that is kept
         p = 1 - kept / STEPS
         if 0 < p < 1:
             mine = kept_weights(STATE, p, heads, queries, keys)
-            assert mine.tolist() == [[[byte < kept]]]
+            assert mine.tolist() == [[[number < kept]]]
 
 
 def test_a_part_of_the_weights_is_the_same_alone() -> None:

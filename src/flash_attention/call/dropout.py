@@ -8,12 +8,13 @@ from torch import Tensor
 
 from flash_attention.errors import UnsupportedError, one
 
-STEPS = 256  # values of the byte that decides on a weight
+THRESHOLD_BITS = 8
+STEPS = 1 << THRESHOLD_BITS  # values of the number that decides on a weight
 
 
 def kept_steps(dropout_p: float) -> int:
-    """Return how many of the STEPS values of a byte keep a weight: 1 - dropout_p, rounded. If there
-    is dropout, some values keep a weight and some drop it."""
+    """Return how many of the STEPS values of a number keep a weight: 1 - dropout_p, rounded. If
+    there is dropout, some values keep a weight and some drop it."""
     if dropout_p == 0:
         return STEPS
     return min(max(round(STEPS * (1 - dropout_p)), 1), STEPS - 1)

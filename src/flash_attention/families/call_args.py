@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from flash_attention.call.dropout import STEPS, kept_steps
+from flash_attention.call.dropout import STEPS, THRESHOLD_BITS, kept_steps
 from flash_attention.call.problem import Problem
 
 Fields = Sequence[tuple[str, type[Any]]]
@@ -63,8 +63,7 @@ class CallArgs(KernelArgs):
 
 DROPOUT: Fields = (
     ("rng_state", ctypes.c_void_p),  # int64 (2,), null if there is no dropout
-    ("dropout_addend", ctypes.c_uint32),
-    ("dropout_either", ctypes.c_uint32),
+    ("dropout_zeros", ctypes.c_uint32 * THRESHOLD_BITS),
     ("dropout_scale", ctypes.c_float),  # of the weights that are kept
 )
 """The arguments of dropout, the last of the kernels that have it (include/fa/attn/dropout.cuh)."""
@@ -86,14 +85,14 @@ def put_call_values(args: CallArgs, problem: Problem) -> None:
 
 
 def put_dropout(args: Any, problem: Problem) -> None:
-    """Store the arguments of DROPOUT apart from the address. A kernel compares four bytes at once:
-    it adds to their lower seven bits, and combines the highest ones."""
+    """Store the arguments of DROPOUT apart from the address. A kernel compares a bit of 32 numbers
+    with one of the threshold at once, of which it has 32 copies."""
     kept = kept_steps(problem.dropout_p)
     args.dropout_scale = STEPS / kept
     if not problem.dropout_p:
         return
-    args.dropout_addend = (STEPS // 2 - kept % (STEPS // 2)) * 0x01010101
-    args.dropout_either = 0 if kept >= STEPS // 2 else 0xFFFFFFFF
+    for bit in range(THRESHOLD_BITS):
+        args.dropout_zeros[bit] = 0 if kept >> bit & 1 else 0xFFFFFFFF
 
 
 def put_call_lengths(args: CallArgs, problem: Problem) -> None:

@@ -26,13 +26,18 @@ def kept_weights(
     rows, columns = (torch.arange(4 * of.start, 4 * of.stop, device=device) for of in tiles)
     head = torch.arange(heads.start, heads.stop, device=device)[:, None, None]
     counter = rows[:, None], columns, head + (offset >> 32) & WORD, offset & WORD
-    words = philox(counter, (seed & WORD, seed >> 32 & WORD))
-    numbers = [word >> shift & 0xFF for word in words for shift in (0, 8, 16, 24)]
-    kept = torch.stack([number < kept_steps(dropout_p) for number in numbers], -1)
-    # x and y tell pairs of queries and of keys apart: (head, tile, x, tile, y, and the last bits of
-    # a query and a key, then their bits of 8, as words and bytes are in order)
-    each = kept.view(len(heads), len(tiles[0]), 4, len(tiles[1]), 4, 2, 2, 2, 2)
-    whole = each.permute(0, 1, 8, 2, 5, 3, 7, 4, 6)
+    halves = philox(counter, (seed & WORD, seed >> 32 & WORD))
+    # two counters, of neighbouring columns, have the bits of 32 numbers: bit w in word w
+    words = [word[..., half::2] for half in range(2) for word in halves]
+    words.append(torch.zeros_like(words[0]))  # a threshold that keeps all has one bit more
+    kept, dropped = kept_steps(dropout_p), torch.full_like(words[0], WORD)
+    for w, word in enumerate(words):
+        dropped = word & dropped if kept >> w & 1 else word | dropped
+    is_kept = dropped[..., None] >> torch.arange(32, device=device) & 1 == 0
+    # (head, tile, x, tile, y), then the bits of a number's place: 8 of a key, 8 of a query, 2 of a
+    # key, and the last ones of a query and a key
+    each = is_kept.view(len(heads), len(tiles[0]), 4, len(tiles[1]), 2, 2, 2, 2, 2, 2)
+    whole = each.permute(0, 1, 6, 2, 8, 3, 5, 4, 7, 9)
     whole = whole.reshape(len(heads), TILE * len(tiles[0]), TILE * len(tiles[1]))
     first_q, first_k = queries.start % TILE, keys.start % TILE
     return whole[:, first_q:, first_k:][:, : len(queries), : len(keys)]

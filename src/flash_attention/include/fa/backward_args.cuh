@@ -35,7 +35,7 @@ struct BackwardKernelArgs : CallArgs {
   int head_splits;       // into which the heads of q that share a head of k are split
   int key_sums;          // sums of dK and of dV: one that all splits add to, or one for each split
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
-  u32 dropout_addend, dropout_either;
+  u32 dropout_zeros[8];  // of each bit of the threshold: all ones if it is 0
   float dropout_scale;  // of the weights that are kept
 };
 

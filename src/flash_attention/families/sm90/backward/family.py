@@ -48,7 +48,6 @@ from flash_attention.families.sm90.backward.bias_gradient import (
     tiles_of_bias,
 )
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.drawing import draws_ahead
 from flash_attention.families.sm90.backward.features import (
     Sm90BackwardFeatures,
     feature_bindings,
@@ -270,7 +269,6 @@ def _features(
         skips_dk=not problem.wanted.dk,
         skips_dv=not problem.wanted.dv,
         bias=loads_bias(config, problem),
-        draws_ahead=draws_ahead(config, problem),
     )
 
 

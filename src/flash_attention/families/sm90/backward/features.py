@@ -10,7 +10,6 @@ from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm90.backward.bias import bias_bytes
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.drawing import block_decision_bytes
 from flash_attention.families.sm90.backward.slots import FOLDER
 from flash_attention.families.traced_args import changes_slopes
 from flash_attention.program.nodes import How
@@ -26,18 +25,14 @@ class Sm90BackwardFeatures(Features):
     skips_dk: bool = False
     skips_dv: bool = False
     bias: bool = False  # TMA loads a captured tensor beside Q
-    draws_ahead: bool = False  # warps beside the producer draw which weights are dropped
 
     def words(self) -> list[str]:
-        own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias", "draws_ahead")
+        own = ("splits_heads", "listed", "skips_dk", "skips_dv", "bias")
         return [*super().words(), *(word for word in own if getattr(self, word))]
 
     def smem_bytes(self, config: HopperBackwardKernelConfig) -> int:
         """Return the bytes of dynamic shared memory of a CTA."""
-        beside = (bias_bytes(config) if self.bias else 0) + (
-            block_decision_bytes(config) if self.draws_ahead else 0
-        )
-        return config.smem_bytes() + beside
+        return config.smem_bytes() + (bias_bytes(config) if self.bias else 0)
 
 
 def resolve(features: Features) -> Sm90BackwardFeatures:
@@ -51,8 +46,7 @@ def feature_bindings(features: Sm90BackwardFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and numbers that the features bind."""
     has_slopes = features.softcap or changes_slopes(features.program)
     slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if has_slopes else "Ones")
-    drawn = "OperandDrawnAhead" if features.draws_ahead else "Operand"
-    dropping = Variant("Dropping", f"{FOLDER}/dropping", drawn if features.dropout else "None")
+    dropping = Variant("Dropping", f"{FOLDER}/dropping", "Operand" if features.dropout else "None")
     numbers = {
         "splits_heads": features.splits_heads,
         "wants_dk": not features.skips_dk,

@@ -37,7 +37,6 @@ from flash_attention.families.sm90.forward.decode import (
     on_device,
     without_counter,
 )
-from flash_attention.families.sm90.forward.drawing import draws_ahead
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import (
@@ -318,7 +317,6 @@ def _features(
         whole_rows=loads_whole_rows(config, problem),
         nearest_first=split is None and _visits_nearest_first(config, problem),
         bias=split is None and loads_bias(config, problem),
-        draws_ahead=draws_ahead(config, problem),
     )
     if split is not None:
         return replace(

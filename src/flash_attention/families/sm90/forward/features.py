@@ -20,7 +20,6 @@ from flash_attention.families.sm90.forward.config import (
     HopperForwardKernelConfig,
     tile_rows,
 )
-from flash_attention.families.sm90.forward.drawing import block_decision_bytes
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 GROUP_KEYS = 8  # after which the swizzle of a tile repeats; warps copy the rows of smaller boxes
@@ -68,7 +67,6 @@ class Sm90Features(Features):
     listed: bool = False  # tiles visit the blocks that a mask function shows
     nearest_first: bool = False  # tiles visit all blocks, the nearest to their queries first
     bias: bool = False  # TMA loads a captured tensor beside K
-    draws_ahead: bool = False  # warps beside the producer draw which weights are dropped
 
     @property
     def is_decode(self) -> bool:
@@ -93,7 +91,6 @@ class Sm90Features(Features):
             "listed": self.listed,
             "nearest_first": self.nearest_first,
             "bias": self.bias,
-            "draws_ahead": self.draws_ahead,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -136,10 +133,7 @@ class Sm90Features(Features):
 
     def smem_bytes(self, config: HopperForwardKernelConfig) -> int:
         """Return the bytes of dynamic shared memory of a CTA."""
-        beside = (bias_bytes(config) if self.bias else 0) + (
-            block_decision_bytes(config) if self.draws_ahead else 0
-        )
-        return config.smem_bytes() + beside
+        return config.smem_bytes() + (bias_bytes(config) if self.bias else 0)
 
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
@@ -161,9 +155,7 @@ class Sm90Features(Features):
         output = Variant("Output", "sm90/output", self._output(config))
         descale = Variant("Descale", "sm90/descale", self._descale(config))
         bias = Variant("Bias", "sm90/bias", "Loaded" if self.bias else "None")
-        drawn = "Ahead" if self.draws_ahead else "ByConsumers"
-        drawing = Variant("Drawing", "sm90/drawing", drawn)
-        return (order, output, descale, bias, drawing, max_score_binding(self), *own)
+        return (order, output, descale, bias, max_score_binding(self), *own)
 
     def _pages(self, config: HopperForwardKernelConfig) -> Variant:
         """The variant that loads a block of keys. Whole warps load pages."""

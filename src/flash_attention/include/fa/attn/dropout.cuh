@@ -2,14 +2,16 @@
 // Dropout: which of the weights P are dropped depends on the state of a call, the head, the query and the key
 // alone, so that all kernels of both passes agree.
 //
-// Philox4x32-7 makes four words of a key, the seed, and of a counter. Their 16 bytes decide on 16 weights of
-// a 16 x 16 tile of queries and keys: of queries 2 x + {0, 1, 8, 9} and keys 2 y + {0, 1, 8, 9}, with x and y
-// below 4. Query q and key k have
-//   counter = {4 (q / 16) + x, 4 (k / 16) + y, head of all sequences + high half of offset, low half},
-//   word 2 (q % 2) + k % 2,  byte 2 (k / 8 % 2) + q / 8 % 2.
+// Every weight has a number below 256, and is kept if that is below a threshold. Philox4x32-7 makes four words of
+// a key, the seed, and of a counter. The eight words of two counters have the numbers of 32 weights: bit i of
+// word w is bit w of number i, so that one instruction compares a bit of 32 numbers. These weights are a cell of a
+// 16 x 16 tile of queries and keys: queries 2 x + {0, 1, 8, 9} and keys 4 y + {0, 1, 2, 3, 8, 9, 10, 11}, with x
+// below 4 and y below 2. Query q and key k have
+//   counter = {4 (q / 16) + x, 4 (k / 16) + 2 y + w / 4, head of all sequences + high half of offset, low half},
+//   i = 16 (k / 8 % 2) + 8 (q / 8 % 2) + 4 (k / 2 % 2) + 2 (q % 2) + k % 2.
 //
-// A lane has two rows of an accumulator of S, or of S^T, and so half of the 16 weights; the other half has the
-// lane of the neighbouring rows. Each of the two makes the words of every other tile, and they exchange bits.
+// A lane has two rows of an accumulator of S, or of S^T, and so a quarter of a cell. Each of the four lanes of a
+// cell makes it for another of four tiles, and they exchange bits.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
@@ -17,39 +19,36 @@
 
 namespace fa::attn::dropout {
 
-// A weight is kept if its byte is below a threshold.
 class Philox {
-  static constexpr int kGroup = 8;  // tiles whose decisions are in two registers
+  static constexpr int kQuarter = 4;           // tiles whose cells four lanes make
+  static constexpr int kGroup = 2 * kQuarter;  // tiles whose decisions are in two registers
 
  public:
-  // A register has the bits of every other tile of a group: two words of each, and four bytes of a word. Word w
-  // has its bits 7, 15, 23 and 31 w places further down.
+  // Byte `byte(e)` of a register has bits of pair e: of both weights, and of the tiles n with the same n / 2 % 2.
   template <RowsOf Side, int Tiles>
   struct Dropped {
     static constexpr int kGroups = (Tiles + kGroup - 1) / kGroup;
-    static constexpr bool kIsOneWord = Tiles <= kGroup / 2;
     u32 bits[kGroups][2];
 
-    // The byte of pair e of a tile, in the order of an operand: columns 8 (e / 2), rows 8 (e % 2).
+    // Pairs are in the order of an operand: columns 8 (e / 2), rows 8 (e % 2).
     static __device__ constexpr int byte(int e) {
       return Side == RowsOf::kQueries ? e : e % 2 * 2 + e / 2;
     }
-    static __device__ constexpr int shift(int n, int word) { return n % kGroup / 2 * 2 + word; }
+    static __device__ constexpr int bit(int n, int word) {
+      const int low = Side == RowsOf::kQueries ? n % 2 * 2 + word : word * 2 + n % 2;
+      return n % kGroup / kQuarter * 4 + low;
+    }
+    __device__ u32 of_tile(int n) const { return bits[n / kGroup][n / 2 % 2]; }
 
     __device__ void clear(u32 (&pairs)[4], int n) const {
-      const u32 of_tile = bits[n / kGroup][n % 2];
-      const u32 first = of_tile << shift(n, 0), second = of_tile << shift(n, 1);
+      const u32 first = of_tile(n) << (7 - bit(n, 0)), second = of_tile(n) << (7 - bit(n, 1));
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         pairs[e] = ptx::without_bits(
             pairs[e], ptx::permute(first, second, 0xcc88 + 0x1111 * byte(e)));  // eight signs
     }
-    // The bits of up to four tiles are in the upper halves of bytes, so that two registers fit into one word.
-    __device__ u32 one_word() const { return bits[0][0] | bits[0][1] >> kGroup / 2; }
-    __device__ void set(u32 word) { bits[0][0] = word, bits[0][1] = word << kGroup / 2; }
     __device__ float kept(float x, int n, int e, int word) const {
-      const u32 bit = 1u << (8 * byte(e) + 7 - shift(n, word));
-      return bits[n / kGroup][n % 2] & bit ? 0.f : x;
+      return of_tile(n) & 1u << (8 * byte(e) + bit(n, word)) ? 0.f : x;
     }
   };
 
@@ -66,59 +65,58 @@ class Philox {
   __device__ void begin_head(int head_of_all) { head_ = offset_[1] + head_of_all; }
   __device__ void next_head() { ++head_; }
 
-  // `Together` calls go through their rounds side by side. The more, the more registers they take.
-  template <int Together = kGroup / 2, RowsOf Side, int Tiles, class Args>
+  template <RowsOf Side, int Tiles, class Args>
   __device__ void draw(Dropped<Side, Tiles>& dropped, int row, int column, const Args& args) const {
     constexpr bool kQueries = Side == RowsOf::kQueries;
-    constexpr int kGroups = Dropped<Side, Tiles>::kGroups;
-    constexpr int kCalls = (Tiles + 1) / 2;  // a lane makes the words of every other tile
-    const bool is_odd = lane_id() / 4 % 2;   // the row, and every other tile
-    const u32 of_row = row / 4 + lane_id() / 8;
-    const u32 of_column = column / 4 + lane_id() % 4 + (is_odd ? 4 : 0);
-    u32 of_even_rows[kGroups] = {}, of_odd_rows[kGroups] = {};
-#pragma unroll(kGroups > 1 ? kCalls : 1)
-    for (int first = 0; first < kCalls; first += Together) {
-      u32 words[Together][4];
+    constexpr int kCells = (Tiles + kQuarter - 1) / kQuarter;
+    // The lanes of a cell: those of keys 2 apart, and those of rows 1 apart.
+    constexpr int kKeyLane = kQueries ? 1 : 8, kRowLane = 4;
+    const int lane = lane_id(), tile = lane / kKeyLane % 2 + lane / kRowLane % 2 * 2;
+    const int x = kQueries ? lane / 8 : lane % 4, y = kQueries ? lane % 4 / 2 : lane / 16;
+    const int of_row = row / 4, of_column = column / 4 + 4 * tile;
+    const int of_query = (kQueries ? of_row : of_column) + x;
+    const int of_key = (kQueries ? of_column : of_row) + 2 * y;
 #pragma unroll
-      for (int i = 0; i < Together; ++i) {
-        const u32 tile_column = of_column + 8 * (first + i);
-        words[i][0] = kQueries ? of_row : tile_column;
-        words[i][1] = kQueries ? tile_column : of_row;
-        words[i][2] = head_;
-        words[i][3] = offset_[0];
+    for (int group = 0; group < dropped.kGroups; ++group) {
+      u32(&bits)[2] = dropped.bits[group];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int cell = 2 * group + i, further = 4 * kQuarter * cell;
+        bits[i] = cell < kCells ? decide(of_query + (kQueries ? 0 : further),
+                                         of_key + (kQueries ? further : 0), args)
+                                : 0;
       }
-      generate(words);
-#pragma unroll
-      for (int i = 0; i < Together; ++i)
-#pragma unroll
-        for (int word = 0; word < 2; ++word) {
-          if (kCalls % Together && first + i >= kCalls) continue;
-          const int call = first + i, group = kGroups > 1 ? call / (kGroup / 2) : 0;
-          const int shift = 2 * (call % (kGroup / 2)) + word;
-          of_even_rows[group] |=
-              signs(words[i][kQueries ? word : 2 * word], args) >> shift & kSigns >> shift;
-          of_odd_rows[group] |=
-              signs(words[i][kQueries ? 2 + word : 2 * word + 1], args) >> shift & kSigns >> shift;
-        }
-    }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const u32 own = is_odd ? of_odd_rows[group] : of_even_rows[group];
-      const u32 other = __shfl_xor_sync(~0u, is_odd ? of_even_rows[group] : of_odd_rows[group], 4);
-      dropped.bits[group][0] = is_odd ? other : own;
-      dropped.bits[group][1] = is_odd ? own : other;
+      exchange<kKeyLane, 4>(bits);
+      exchange<kRowLane, kQueries ? 2 : 1>(bits);
     }
   }
 
  private:
-  static constexpr u32 kSigns = 0x80808080;
-
   static __device__ u32 low(i64 x) { return static_cast<u32>(x); }
   static __device__ u32 high(i64 x) { return static_cast<u32>(x >> 32); }
 
-  // The calls go through their rounds together, so that they share the keys of a round.
-  template <int Calls>
-  __device__ void generate(u32 (&words)[Calls][4]) const {
+  // Which weights of a cell are dropped.
+  template <class Args>
+  __device__ u32 decide(u32 of_query, u32 of_key, const Args& args) const {
+    u32 words[2][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      words[half][0] = of_query, words[half][1] = of_key + half;
+      words[half][2] = head_, words[half][3] = offset_[0];
+    }
+    generate(words);
+    // A number that equals the threshold is dropped. Otherwise the highest bit that differs decides.
+    u32 dropped = ~0u;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      const u32 numbers = words[w / 4][w % 4], is_zero = args.dropout_zeros[w];
+      dropped = (numbers & dropped) | (is_zero & (numbers | dropped));
+    }
+    return dropped;
+  }
+
+  // The two calls of a cell go through their rounds together, so that they share the keys of a round.
+  __device__ void generate(u32 (&words)[2][4]) const {
     u32 key[2] = {seed_[0], seed_[1]};
 #pragma unroll
     for (int round = 0; round < 7; ++round) {
@@ -136,12 +134,18 @@ class Philox {
     }
   }
 
-  // Sets the sign of every byte that is not below the threshold. The sum compares the bits below the sign; the
-  // byte's own sign has to be set, too, or one of the two suffices if the threshold is below 128.
-  template <class Args>
-  static __device__ u32 signs(u32 bytes, const Args& args) {
-    const u32 sum = (bytes & ~kSigns) + args.dropout_addend;
-    return (sum & bytes) | ((sum | bytes) & args.dropout_either);
+  // A lane keeps the bits whose number has the same bit `Place` as its id has bit `Lane`, and gets those of the
+  // lane that differs there. That bit then says which register bits came from, and a register which lane.
+  template <int Lane, int Place>
+  static __device__ void exchange(u32 (&bits)[2]) {
+    constexpr u32 kUnset = Place == 4 ? 0x0f0f0f0f : Place == 2 ? 0x33333333 : 0x55555555;
+    const u32 unset = (bits[0] & kUnset) | (bits[1] << Place & ~kUnset);
+    const u32 set = (bits[0] >> Place & kUnset) | (bits[1] & ~kUnset);
+    const bool is_set = lane_id() / Lane % 2;
+    const u32 mine = is_set ? set : unset;
+    const u32 other = __shfl_xor_sync(~0u, is_set ? unset : set, Lane);
+    bits[0] = is_set ? other : mine;
+    bits[1] = is_set ? mine : other;
   }
 
   u32 seed_[2], offset_[2], head_;

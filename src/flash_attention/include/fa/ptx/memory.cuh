@@ -69,10 +69,6 @@ __device__ inline Pair ld_shared_pair(u32 smem) {
   return p;
 }
 
-__device__ inline void st_shared_pair(u32 smem, Pair p) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(smem), "r"(p.x), "r"(p.y) : "memory");
-}
-
 __device__ inline Chunk ld_shared_16(u32 smem) {
   Chunk c;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -74,7 +74,7 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
   // from S to P
   template <int Keys>  // while S is being computed: which weights are dropped, and the bias
   __device__ void draw(Weights<Keys>& p) {
-    drawing_.draw(p.dropped, smem_, this->warp_row(), this->key(), args_);
+    dropout_.draw(p.dropped, this->warp_row(), this->key(), args_);
     bias_.look(smem_, k_.stage);
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
@@ -148,7 +148,7 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
     if (kMayPassAny<Config> && Rows::position(this->tile_row()) >= sequence_.q_len)
       end = first = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first - whole_first;
-    drawing_.begin_head(tile_.batch * args_.heads + tile_.head);
+    dropout_.begin_head(tile_.batch * args_.heads + tile_.head);
     function_.begin(args_, this->place());
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
     if (Config::Descale::kPerTile || Function::kScores)
@@ -174,7 +174,6 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
     pass_unseen<Config, kMayPassAny<Config>>(count, [this] {
       wait_k();  // wait first, so that the release lands in this phase
       release_k();
-      drawing_.pass(smem_);
       ping_pong_wait();  // the others wait for every arrival
       ping_pong_arrive();
       clear_tail();
@@ -198,7 +197,7 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
   using ScoreChange<Config>::tile_, ScoreChange<Config>::sequence_, ScoreChange<Config>::range_;
   using ScoreChange<Config>::descale_, ScoreChange<Config>::function_, ScoreChange<Config>::bias_;
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_{warpgroup_};
-  typename Config::Drawing::template Of<Config> drawing_{args_};
+  typename Config::Dropout dropout_{args_};
   typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, kStale<Config>> max_score_{
       args_};
   attn::Factor factor_;

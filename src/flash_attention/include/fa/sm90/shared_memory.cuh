@@ -56,8 +56,7 @@ class SharedMemory {
   static constexpr int kConverted = kV + KVPipeline::kTileBytes;
   static constexpr int kO = kConverted + (kScores8Bit<Config> ? ConvertedPipeline::kTileBytes : 0);
   static constexpr int kBias = kO + (Config::Output::kOwnBuffer ? QPipeline::kTileBytes : 0);
-  static constexpr int kDecisions = kBias + kStages * kBiasBytes;
-  static constexpr int kQBarriers = kDecisions + Config::Drawing::template kBytes<Config>;
+  static constexpr int kQBarriers = kBias + kStages * kBiasBytes;
   static constexpr int kKBarriers = kQBarriers + QPipeline::kBarrierBytes;
   static constexpr int kVBarriers = kKBarriers + KVPipeline::kBarrierBytes;
   static constexpr int kConvertedBarriers = kVBarriers + KVPipeline::kBarrierBytes;
@@ -104,7 +103,6 @@ class SharedMemory {
   }
   __device__ QTile own_o(int warpgroup) const { return QTile(base_ + kO).after(warpgroup); }
   __device__ BiasTile bias(int stage) const { return BiasTile(base_ + kBias).after(stage); }
-  __device__ u32 decisions() const { return base_ + kDecisions; }  // on what is dropped
   __device__ Mail mail() const { return Mail(base_ + kMail); }
 
   // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has
@@ -114,7 +112,6 @@ class SharedMemory {
     constexpr bool kLoadsTiles = kConverters<Config> == 0 || kScores8Bit<Config>;
     constexpr int kFillers =
         kLoadsTiles ? Config::Pages::template kArrivals<Config> : kConverters<Config>;
-    constexpr int kDrawers = Config::Drawing::template kWarps<Config>;
     constexpr int kReaders = kConsumers * kWarpgroupWarps;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w)
@@ -130,8 +127,7 @@ class SharedMemory {
     for (int stage = 0; kScores8Bit<Config> && stage < kConvertedStages; ++stage)
       converted_pipeline().init(stage, kConverters<Config>, kReaders);
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kReaders + kConverters<Config> + kDrawers + kLoaders - 1);
-    Config::Drawing::init_barriers(*this);
+    ptx::mbarrier_init(mail().empty, kReaders + kConverters<Config> + kLoaders - 1);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

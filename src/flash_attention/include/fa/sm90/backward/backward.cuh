@@ -19,7 +19,7 @@ __device__ void run_query_warpgroup(const TensorMaps& maps, const BackwardKernel
 }
 
 // The producer is one thread of the first warp, the writer of dq_sum one of the second. The third is the
-// clearer. Others may draw.
+// clearer.
 template <class Config>
 __device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& args) {
   if (threadIdx.x == 0) Producer<Config>(maps, args).run();
@@ -28,7 +28,6 @@ __device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& arg
       typename Config::QueryGradient::template Writer<Config>(args).run();
   if constexpr (Config::Lengths::kPerBatch)
     if (warp_id() == 2) Clearer<Config>(args).run();
-  Config::Dropping::template run<Config>(args);
 }
 
 template <class Config>
@@ -45,7 +44,7 @@ __device__ __forceinline__ void backward(const TensorMaps& maps, const BackwardK
                 "BiasGradient: Of<Config>(maps, args) with begin_tile(mail), next_head(), "
                 "store(mail, stage, query), wait_read()");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
-  static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes + Smem::kDecisionBytes &&
+  static_assert(Smem::kBytes == Config::kSmemBytes + Config::kBiasBytes &&
                     Smem::kBiasBytes == Config::kBiasBytes,
                 "the host's bytes of shared memory");
   if (threadIdx.x == 0) {

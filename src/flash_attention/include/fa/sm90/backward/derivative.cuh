@@ -36,10 +36,6 @@ concept DroppingSlot =
     requires(typename T::template Of<Config>& of, const BackwardKernelArgs& args, Mailbox mail,
              const typename Products<Config>::Pairs& p, typename Products<Config>::Scores& dp) {
       { typename T::template Of<Config>(args) };
-      { T::template kDrawers<Config> } -> Same<const int&>;
-      { T::template kBytes<Config> } -> Same<const int&>;
-      T::template init_barriers<Config>();
-      T::template run<Config>(args);
       of.begin_tile(mail);
       of.next_head();
       of.draw(0, 0);
@@ -199,26 +195,10 @@ struct Pairs {
 
 }  // namespace fa::sm90::backward::slopes
 
-namespace fa::sm90::backward {
-
-// No warp draws for others.
-struct NoDrawers {
-  template <class Config>
-  static constexpr int kDrawers = 0;
-  template <class Config>
-  static constexpr int kBytes = 0;  // of shared memory
-  template <class Config>
-  static __device__ void init_barriers() {}
-  template <class Config>
-  static __device__ void run(const BackwardKernelArgs&) {}
-};
-
-}  // namespace fa::sm90::backward
-
 namespace fa::sm90::backward::dropping {
 
 // Nothing is dropped.
-struct None : NoDrawers {
+struct None {
   template <class Config>
   class Of {
     using Pairs = typename Products<Config>::Pairs;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA: K and V of its keys, ring buffers of Q and dO with the statistics of their
-// rows, dS, dQ, dV and dK on their way, what is dropped, then the mbarriers and the mailboxes. All addresses are
+// rows, dS, dQ, dV and dK on their way, then the mbarriers and the mailboxes. All addresses are
 // constants.
 #pragma once
 #include <fa/ptx/async.cuh>
@@ -42,8 +42,6 @@ struct SharedMemory {
   using BiasTile = SharedTile<Config::kBC, Config::kBR, 64>;
   static constexpr int kBiasBytes = Config::Function::kBias ? BiasTile::kBytes : 0;
   using BiasBarriers = PipelineBarriers<(Config::Function::kBias ? 1 : 0)>;
-  static constexpr int kDecisionBytes = Config::Dropping::template kBytes<Config>;
-  static constexpr int kDrawers = Config::Dropping::template kDrawers<Config>;
 
   static constexpr u32 kK = kSmemStart;
   static constexpr u32 kV = kK + KeyTile::kBytes;
@@ -53,8 +51,7 @@ struct SharedMemory {
   static constexpr u32 kDq = kDs + Config::kDsStages * ScoreTile::kBytes;
   static constexpr u32 kGradient = kDq + Config::kDqBytes;
   static constexpr u32 kBias = kGradient + KeyTile::kBytes;
-  static constexpr u32 kDecisions = kBias + kBiasBytes;
-  static constexpr u32 kLse = kDecisions + kDecisionBytes;
+  static constexpr u32 kLse = kBias + kBiasBytes;
   static constexpr u32 kDelta = kLse + kStages * kStatBytes;
   static constexpr u32 kKeyBarriers = kDelta + kStages * kStatBytes;
   static constexpr u32 kMailBarriers = kKeyBarriers + KeyBarriers::kBarrierBytes;
@@ -98,9 +95,8 @@ struct SharedMemory {
     key_pipeline().init_empty(0, kKeyWarps + Config::kQueryWarps);
 #pragma unroll
     for (int mailbox = 0; mailbox < kMailboxes; ++mailbox)
-      mail_pipeline().init(
-          mailbox, 1,
-          kKeyWarps + Config::kQueryWarps + Config::kWriterWarps + kClearerWarps + kDrawers);
+      mail_pipeline().init(mailbox, 1,
+                           kKeyWarps + Config::kQueryWarps + Config::kWriterWarps + kClearerWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       q_pipeline().init(stage, 1, kKeyWarps);
@@ -114,7 +110,6 @@ struct SharedMemory {
 #pragma unroll
     for (int copy = 0; copy < LandedBarriers::kStages; ++copy) landed().init_full(copy, 1);
     if constexpr (Config::Function::kBias) bias_pipeline().init(0, 1, kKeyWarps);
-    Config::Dropping::template init_barriers<Config>();
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 };

@@ -133,9 +133,8 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::FunctionSlot<typename Config::Function>,
                 "Function: kScores, kMasks, kSlopes, kListed");
   static_assert(DroppingSlot<typename Config::Dropping, Config>,
-                "Dropping: kDrawers<Config>, kBytes<Config>, init_barriers<Config>(), "
-                "run<Config>(args), Of<Config>(args) with begin_tile(mail), next_head(), "
-                "draw(key, query), drop(p), weights(p), drop_gradients(dp)");
+                "Dropping: Of<Config>(args) with begin_tile(mail), next_head(), draw(key, query), "
+                "drop(p), weights(p), drop_gradients(dp)");
   static_assert(DerivativeSlot<typename Config::Derivative, Products<Config>>,
                 "Derivative: Kept<Math> with keep(scores) and keep(pairs), run<Math>(scores, kept, "
                 "scale, deltas), convert<Math>(pairs, scores)");

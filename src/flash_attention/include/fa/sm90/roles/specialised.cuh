@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many. The slot Drawing
-// says which of them draw what is dropped.
+// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many.
 #pragma once
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/consumer.cuh>
@@ -11,58 +10,6 @@
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/tile_order.cuh>
 #include <fa/sm90/verbs.cuh>
-
-namespace fa::sm90 {
-
-template <class T, class Config>
-concept DrawingSlot =
-    requires(typename T::template Of<Config>& of,
-             typename Config::Dropout::template Dropped<attn::RowsOf::kQueries, 1>& dropped,
-             const SharedMemory<Config>& smem, const ForwardKernelArgs& args) {
-      { T::template kWarps<Config> } -> Same<const int&>;
-      { T::template kBytes<Config> } -> Same<const int&>;
-      T::template init_barriers<Config>(smem);
-      T::template run<Config>(smem, args);
-      of.begin_head(0);
-      of.draw(dropped, smem, 0, 0, args);
-      of.pass(smem);
-    };
-
-}  // namespace fa::sm90
-
-namespace fa::sm90::drawing {
-
-// Consumers draw for themselves, if anything is dropped.
-struct ByConsumers {
-  template <class Config>
-  static constexpr int kWarps = 0;  // of the producer's warpgroup that draw
-  template <class Config>
-  static constexpr int kBytes = 0;  // of shared memory
-  template <class Config>
-  static __device__ void init_barriers(const SharedMemory<Config>&) {}
-  template <class Config>
-  static __device__ void run(const SharedMemory<Config>&, const ForwardKernelArgs&) {}
-
-  template <class Config>
-  class Of {
-   public:
-    __device__ explicit Of(const ForwardKernelArgs& args) : dropout_(args) {}
-    __device__ void begin_head(int head_of_all) { dropout_.begin_head(head_of_all); }
-    // The decisions on a block of keys from `key` on, and the 16 rows from `row` on.
-    template <class Dropped>
-    __device__ void draw(Dropped& dropped, const SharedMemory<Config>&, int row, int key,
-                         const ForwardKernelArgs& args) {
-      dropout_.draw(dropped, row, key, args);
-    }
-    // The rows do not see a block.
-    __device__ void pass(const SharedMemory<Config>&) {}
-
-   private:
-    typename Config::Dropout dropout_;
-  };
-};
-
-}  // namespace fa::sm90::drawing
 
 namespace fa::sm90 {
 
@@ -90,10 +37,6 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(QueriesSlot<typename Config::Queries, Config>, "Queries: expect(producer, tile)");
   static_assert(BiasSlot<typename Config::Bias, Config>,
                 "Bias: Of<Config> with look(smem, stage), at(place), and was_read()");
-  static_assert(DrawingSlot<typename Config::Drawing, Config>,
-                "Drawing: kWarps<Config>, kBytes<Config>, init_barriers(smem), run(smem, args), "
-                "Of<Config>(args) with begin_head(head_of_all), draw(dropped, smem, row, key, "
-                "args), pass(smem)");
   static_assert(FirstBlockSlot<typename Config::FirstBlock, Config>, "FirstBlock: run(consumer)");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
   return true;
@@ -105,8 +48,7 @@ inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 
 template <class Config>
 inline constexpr int kGivenRegisters =
-    Config::TileOrder::kByWarp || Config::Pages::template kWarps<Config> > 1 ||
-            Config::Drawing::template kWarps<Config>
+    Config::TileOrder::kByWarp || Config::Pages::template kWarps<Config> > 1
         ? given_registers(Config::kConsumers, Config::Pages::kCopies)
         : 0;
 
@@ -149,8 +91,7 @@ struct Specialised {
   template <class Config>
   static __device__ __forceinline__ void run(const TensorMaps& maps, const ForwardKernelArgs& args,
                                              u32 base) {
-    specialise<Config>(maps, args, SharedMemory<Config>(base),
-                       [&](const SharedMemory<Config>& smem) { Config::Drawing::run(smem, args); });
+    specialise<Config>(maps, args, SharedMemory<Config>(base), [](const SharedMemory<Config>&) {});
   }
 
   // How a consumer waits for the next V and releases it.
