@@ -81,7 +81,8 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         schedule = Schedule.PAIRED if own_warpgroup else Schedule.IN_PLACE
     elif own_warpgroup or _has_slopes(problem):
         derivative = Derivative.ROUNDED
-        schedule = Schedule.PAIRED if in_order else schedule
+        # With a product less in flight there is room for the weights that dropout leaves.
+        schedule = Schedule.PAIRED if in_order or problem.dropout_p else schedule
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,

@@ -260,7 +260,8 @@ def _spills(problem: Problem, d_head: int) -> bool:
     if program is not None and has_bias(problem) and d_head <= 64 and problem.seq_q > SHORT:
         costly = not has_no_other_places(program)
     wide = d_head > 80 and (program is not None or problem.return_max)
-    return problem.dropout_p > 0 or problem.kv_8_bit or capped or costly or wide
+    drops = problem.dropout_p > 0 and (d_head > 64 or changes_scores(problem))
+    return drops or problem.kv_8_bit or capped or costly or wide
 
 
 def has_room(config: HopperForwardKernelConfig, problem: Problem) -> bool:

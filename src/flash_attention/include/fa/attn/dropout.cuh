@@ -24,6 +24,8 @@ class Philox {
   static constexpr int kGroup = 2 * kQuarter;  // tiles whose decisions are in two registers
 
  public:
+  static constexpr bool kDrops = true;
+
   // Byte `byte(e)` of a register has bits of pair e: of both weights, and of the tiles n with the same n / 2 % 2.
   template <RowsOf Side, int Tiles>
   struct Dropped {
@@ -53,16 +55,11 @@ class Philox {
   };
 
   template <class Args>
-  __device__ explicit Philox(const Args& args)
-      : seed_{low(args.rng_state[0]), high(args.rng_state[0])},
-        offset_{low(args.rng_state[1]), high(args.rng_state[1])} {}
-
-  template <class Args>
   static __device__ float scale(const Args& args) {
     return args.dropout_scale;
   }
 
-  __device__ void begin_head(int head_of_all) { head_ = offset_[1] + head_of_all; }
+  __device__ void begin_head(int head_of_all) { head_ = head_of_all; }
   __device__ void next_head() { ++head_; }
 
   template <RowsOf Side, int Tiles, class Args>
@@ -73,6 +70,8 @@ class Philox {
     constexpr int kKeyLane = kQueries ? 1 : 8, kRowLane = 4;
     const int lane = lane_id(), tile = lane / kKeyLane % 2 + lane / kRowLane % 2 * 2;
     const int x = kQueries ? lane / 8 : lane % 4, y = kQueries ? lane % 4 / 2 : lane / 16;
+    // Read for each block: kept, the state would take registers that the products of wide heads need.
+    const u64 seed = args.rng_state[0], offset = args.rng_state[1];
     const int of_row = row / 4, of_column = column / 4 + 4 * tile;
     const int of_query = (kQueries ? of_row : of_column) + x;
     const int of_key = (kQueries ? of_column : of_row) + 2 * y;
@@ -82,7 +81,7 @@ class Philox {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int cell = 2 * group + i, further = 4 * kQuarter * cell;
-        bits[i] = cell < kCells ? decide(of_query + (kQueries ? 0 : further),
+        bits[i] = cell < kCells ? decide(seed, offset, of_query + (kQueries ? 0 : further),
                                          of_key + (kQueries ? further : 0), args)
                                 : 0;
       }
@@ -92,21 +91,20 @@ class Philox {
   }
 
  private:
-  static __device__ u32 low(i64 x) { return static_cast<u32>(x); }
-  static __device__ u32 high(i64 x) { return static_cast<u32>(x >> 32); }
+  static __device__ u32 low(u64 x) { return static_cast<u32>(x); }
+  static __device__ u32 high(u64 x) { return static_cast<u32>(x >> 32); }
 
-  // Which weights of a cell are dropped.
+  // Which weights of a cell are dropped: those whose number is not below the threshold. The highest bit that
+  // differs decides.
   template <class Args>
-  __device__ u32 decide(u32 of_query, u32 of_key, const Args& args) const {
-    u32 words[2][4];
+  __device__ u32 decide(u64 seed, u64 offset, u32 of_query, u32 of_key, const Args& args) const {
+    u32 words[2][4], dropped = ~0u;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      words[half][0] = of_query, words[half][1] = of_key + half;
-      words[half][2] = head_, words[half][3] = offset_[0];
+    for (int call = 0; call < 2; ++call) {
+      words[call][0] = of_query, words[call][1] = of_key + call;
+      words[call][2] = head_ + high(offset), words[call][3] = low(offset);
     }
-    generate(words);
-    // A number that equals the threshold is dropped. Otherwise the highest bit that differs decides.
-    u32 dropped = ~0u;
+    generate(words, low(seed), high(seed));
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
       const u32 numbers = words[w / 4][w % 4], is_zero = args.dropout_zeros[w];
@@ -115,22 +113,21 @@ class Philox {
     return dropped;
   }
 
-  // The two calls of a cell go through their rounds together, so that they share the keys of a round.
-  __device__ void generate(u32 (&words)[2][4]) const {
-    u32 key[2] = {seed_[0], seed_[1]};
+  // The calls go through their rounds together, so that they share the keys of a round.
+  static __device__ void generate(u32 (&words)[2][4], u32 first_key, u32 second_key) {
 #pragma unroll
     for (int round = 0; round < 7; ++round) {
 #pragma unroll
       for (u32(&c)[4] : words) {
         const u64 first = static_cast<u64>(0xd2511f53u) * c[0];
         const u64 second = static_cast<u64>(0xcd9e8d57u) * c[2];
-        c[0] = high(second) ^ c[1] ^ key[0];
+        c[0] = high(second) ^ c[1] ^ first_key;
         c[1] = low(second);
-        c[2] = high(first) ^ c[3] ^ key[1];
+        c[2] = high(first) ^ c[3] ^ second_key;
         c[3] = low(first);
       }
-      key[0] += 0x9e3779b9u;
-      key[1] += 0xbb67ae85u;
+      first_key += 0x9e3779b9u;
+      second_key += 0xbb67ae85u;
     }
   }
 
@@ -148,7 +145,7 @@ class Philox {
     bits[1] = is_set ? mine : other;
   }
 
-  u32 seed_[2], offset_[2], head_;
+  int head_;
 };
 
 }  // namespace fa::attn::dropout

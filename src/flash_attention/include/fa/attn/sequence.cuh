@@ -73,7 +73,7 @@ enum class RowsOf { kQueries, kKeys };
 template <class T>
 concept DropoutSlot = requires(T& dropout, const CallArgs& args, u32 (&pairs)[4],
                                typename T::template Dropped<RowsOf::kQueries, 1>& dropped) {
-  T(args);
+  { T::kDrops } -> Same<const bool&>;
   { T::scale(args) } -> Same<float>;
   dropout.begin_head(0);
   dropout.next_head();
@@ -182,14 +182,14 @@ namespace fa::attn::dropout {
 
 // All weights are kept.
 struct None {
+  static constexpr bool kDrops = false;
+
   template <RowsOf Side, int Tiles>
   struct Dropped {
     __device__ void clear(u32 (&)[4], int /*n*/) const {}
     __device__ float kept(float x, int /*n*/, int /*e*/, int /*word*/) const { return x; }
   };
 
-  template <class Args>
-  __device__ explicit None(const Args&) {}
   template <class Args>
   static __device__ float scale(const Args&) {
     return 1.f;
@@ -244,7 +244,6 @@ namespace fa::attn {
 
 // Scores or dropout depend on where a block is, whether or not a mask hides some of it.
 template <class Config>
-inline constexpr bool kNeedsPlaces =
-    Config::Function::kScores || !kSame<typename Config::Dropout, dropout::None>;
+inline constexpr bool kNeedsPlaces = Config::Function::kScores || Config::Dropout::kDrops;
 
 }  // namespace fa::attn

@@ -69,7 +69,6 @@ class Block {
   //   V: keys 0-7 and 8-15 of the low 8 dims, then of the high 8: transposed, two B operands
   __device__ Block(const ForwardKernelArgs& args, u32 smem)
       : scope_(args),
-        dropout_(args),
         max_score_(args),
         q_tile_(smem),
         k_tile_(q_tile_ + QTile::kBytes),

@@ -72,10 +72,19 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
   // from S to P
-  template <int Keys>  // while S is being computed: which weights are dropped, and the bias
-  __device__ void draw(Weights<Keys>& p) {
-    dropout_.draw(p.dropped, this->warp_row(), this->key(), args_);
+  // While S is being computed: which keys these are, and their bias.
+  template <class Block>
+  __device__ void look_up(Block block) {
+    ScoreChange<Config>::look_up(block);
     bias_.look(smem_, k_.stage);
+  }
+  // Which weights are dropped, while S needs no registers.
+  template <int Keys, class Block>
+  __device__ void draw(Weights<Keys>& p, Block block) {
+    if constexpr (Config::Dropout::kDrops) {
+      ScoreChange<Config>::look_up(block);
+      dropout_.draw(p.dropped, this->warp_row(), this->key(), args_);
+    }
   }
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
@@ -197,7 +206,7 @@ class Consumer : public Products<Config_>, public ScoreChange<Config_> {
   using ScoreChange<Config>::tile_, ScoreChange<Config>::sequence_, ScoreChange<Config>::range_;
   using ScoreChange<Config>::descale_, ScoreChange<Config>::function_, ScoreChange<Config>::bias_;
   const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_{warpgroup_};
-  typename Config::Dropout dropout_{args_};
+  typename Config::Dropout dropout_;
   typename Config::MaxScore::template Of<kWarpRows, ForwardKernelArgs, kStale<Config>> max_score_{
       args_};
   attn::Factor factor_;

@@ -15,8 +15,8 @@ template <class C, int Keys, class Block>
 concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
                                typename C::template Weights<Keys>& p, Block block) {
   c.issue_scores(s, c.q(), c.k());
+  c.draw(p, block);
   c.look_up(block);
-  c.draw(p);
   c.mask(s, block);
   c.try_stale_max(s, block);
   c.softmax(s, block);
@@ -154,12 +154,12 @@ namespace fa::sm90 {
 // than the block, if only its first keys are seen.
 template <class Consumer, class Scores, class Weights, class Block>
 __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
+  c.draw(p, block);
   c.wait_k();                       // K has arrived
   c.ping_pong_wait();               // this warpgroup may issue
   c.issue_scores(s, c.q(), c.k());  // S = Q K^T
   c.ping_pong_arrive();
-  c.look_up(block);  // which keys these are
-  c.draw(p);
+  c.look_up(block);               // which keys these are
   c.clear_tail();                 // V is zero beyond the last key
   c.template wait_products<0>();  // S is complete
   c.mask(s, block);

@@ -51,7 +51,6 @@ class Block {
 
   __device__ Block(const BackwardKernelArgs& args, u32 smem)
       : scope_(args),
-        dropout_(args),
         own_s_(smem),
         own_dp_(own_s_ + OwnTile::kBytes),
         ds_tile_(own_dp_ + OwnTile::kBytes),

@@ -18,7 +18,7 @@ struct Operand {
     static constexpr int kTiles = Config::kBR / 16;
 
    public:
-    __device__ explicit Of(const BackwardKernelArgs& args) : args_(args), dropout_(args) {}
+    __device__ explicit Of(const BackwardKernelArgs& args) : args_(args) {}
 
     __device__ void begin_tile(Mailbox mail) {
       dropout_.begin_head(args_.part_head * args_.heads_per_kv + mail.read(Word::kPartHead));

@@ -13,12 +13,12 @@ struct Overlapped {
     if (c.has_block()) {
       auto& s = c.s();
       auto& p = c.p();
+      c.draw(p, attn::Masked{});
       c.wait_k();                       // K has arrived
       c.ping_pong_wait();               // this warpgroup may issue
       c.issue_scores(s, c.q(), c.k());  // S = Q K^T
       c.ping_pong_arrive();
-      c.look_up(attn::Masked{});  // which keys these are
-      c.draw(p);
+      c.look_up(attn::Masked{});      // which keys these are
       c.clear_tail();                 // V is zero beyond the last key
       c.template wait_products<0>();  // S is complete
       c.mask(s, attn::Masked{});
@@ -47,14 +47,14 @@ struct Overlapped {
   // `p` holds P of the previous block, then P of this one.
   template <class Consumer, class Scores, class Weights, class Block>
   static __device__ void step(Consumer& c, Scores& s, Weights& p, Block block) {
+    c.draw(p, block);
     c.wait_k();                           // K has arrived
     c.ping_pong_wait();                   // this warpgroup may issue
     c.issue_scores(s, c.q(), c.k());      // S = Q K^T
     c.wait_v();                           // V of the previous block has arrived
     c.issue_accumulate(c.o(), p, c.v());  // O += P V of the previous block
     c.ping_pong_arrive();
-    c.look_up(block);
-    c.draw(p);
+    c.look_up(block);               // which keys these are
     c.template wait_products<1>();  // S is complete
     c.mask(s, block);
     c.try_stale_max(s, block);  // may read K again

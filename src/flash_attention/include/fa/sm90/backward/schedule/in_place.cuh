@@ -32,10 +32,10 @@ struct InPlace {
     w.convert_derivative(p, s);
     w.hand_over(p);  // to dQ
     if (!w.next_block()) return last_keys<Stage>(w);
+    w.draw();
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
-    w.draw();
     w.template wait_products<1>();      // S is complete
     w.template exponentials<kNext>(s);  // S becomes P
     const bool hides = w.hides();
