@@ -20,13 +20,13 @@
 namespace fa::attn::dropout {
 
 class Philox {
-  static constexpr int kQuarter = 4;           // tiles whose cells four lanes make
-  static constexpr int kGroup = 2 * kQuarter;  // tiles whose decisions are in two registers
+  static constexpr int kLanes = 4;           // of a cell, and tiles whose cells they make
+  static constexpr int kGroup = 2 * kLanes;  // tiles whose decisions are in two registers
 
  public:
   static constexpr bool kDrops = true;
 
-  // Byte `byte(e)` of a register has bits of pair e: of both weights, and of the tiles n with the same n / 2 % 2.
+  // Byte `byte(e)` of a register has bits of pair e: of its two weights, in the tiles n with the same n / 2 % 2.
   template <RowsOf Side, int Tiles>
   struct Dropped {
     static constexpr int kGroups = (Tiles + kGroup - 1) / kGroup;
@@ -38,7 +38,7 @@ class Philox {
     }
     static __device__ constexpr int bit(int n, int word) {
       const int low = Side == RowsOf::kQueries ? n % 2 * 2 + word : word * 2 + n % 2;
-      return n % kGroup / kQuarter * 4 + low;
+      return n % kGroup / kLanes * 4 + low;
     }
     __device__ u32 of_tile(int n) const { return bits[n / kGroup][n / 2 % 2]; }
 
@@ -65,7 +65,7 @@ class Philox {
   template <RowsOf Side, int Tiles, class Args>
   __device__ void draw(Dropped<Side, Tiles>& dropped, int row, int column, const Args& args) const {
     constexpr bool kQueries = Side == RowsOf::kQueries;
-    constexpr int kCells = (Tiles + kQuarter - 1) / kQuarter;
+    constexpr int kCells = (Tiles + kLanes - 1) / kLanes;
     // The lanes of a cell: those of keys 2 apart, and those of rows 1 apart.
     constexpr int kKeyLane = kQueries ? 1 : 8, kRowLane = 4;
     const int lane = lane_id(), tile = lane / kKeyLane % 2 + lane / kRowLane % 2 * 2;
@@ -80,7 +80,7 @@ class Philox {
       u32(&bits)[2] = dropped.bits[group];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int cell = 2 * group + i, further = 4 * kQuarter * cell;
+        const int cell = 2 * group + i, further = 4 * kLanes * cell;
         bits[i] = cell < kCells ? decide(seed, offset, of_query + (kQueries ? 0 : further),
                                          of_key + (kQueries ? further : 0), args)
                                 : 0;

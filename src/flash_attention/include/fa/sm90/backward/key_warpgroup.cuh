@@ -142,7 +142,7 @@ class KeyWarpgroup : public Products<Config_>, ScoreChange<Config_> {
 
   // from S to P and from dP to dS
 
-  // Which weights of the block are dropped, while S is being computed.
+  // Which weights of the block are dropped, while S needs no registers.
   __device__ void draw() { dropping_.draw(mail().read(Word::kKeyFirst) + warp_key(), queries()); }
   // S becomes P = exp2(scale S - lse).
   template <int Stage>
