@@ -36,7 +36,7 @@ struct BackwardKernelArgs : CallArgs {
   int key_sums;          // sums of dK and of dV: one that all splits add to, or one for each split
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
   u32 dropout_zeros[8];  // of each bit of the threshold: all ones if it is 0
-  float dropout_scale;  // of the weights that are kept
+  float dropout_scale;   // of the weights that are kept
 };
 
 }  // namespace fa

@@ -32,8 +32,8 @@ struct ForwardKernelArgs : CallArgs {
   DescaleStrides q_descale_stride, k_descale_stride, v_descale_stride;
   const i64* rng_state;  // {seed, offset} of dropout; null if there is none
   u32 dropout_zeros[8];  // of each bit of the threshold: all ones if it is 0
-  float dropout_scale;  // of the weights that are kept
-  float* max_score;     // [heads], -inf at first; null if not requested
+  float dropout_scale;   // of the weights that are kept
+  float* max_score;      // [heads], -inf at first; null if not requested
 };
 
 }  // namespace fa

@@ -34,6 +34,7 @@ OTHER = {"order": "dynamic_8"}
 SHORT_96 = {"d_head": 96, "d_v": 96, "seq_k": 3072, "causal": True}
 LONG_PACKED_96 = {**SHORT_96, "total_q": 9000, "total_k": 9000}
 MANY_96 = {**ADDED_96, "order": "dynamic_32"}
+SLANTED_96 = {**MANY_96, "k": "shared"}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_16"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
 ORDERED_32 = {**ORDERED, "order": "dynamic_32"}
@@ -68,7 +69,8 @@ def problem(d_head: int) -> BackwardProblem:
         ({**OWN_HEADS, **SHORT_96}, ADDED_96),  # short tiles come last
         ({**OWN_HEADS, **SHORT_96, "causal": False, "window": (5, 5)}, MANY_96),
         ({**OWN_HEADS, **SHORT_96, "causal": False}, ADDED_96),
-        ({**OWN_HEADS, **LONG_PACKED_96}, {**MANY_96, "stages": 2}),
+        ({**OWN_HEADS, **LONG_PACKED_96}, SLANTED_96),
+        ({**OWN_HEADS, **LONG_PACKED_96, "causal": False}, {**MANY_96, "stages": 2}),
         ({"seq_k": 8191}, OTHER),
         ({"seq_k": 8192}, OTHER),
         ({**PACKED, "seq_k": 800, "causal": True}, ADDED_32),
@@ -87,10 +89,11 @@ def problem(d_head: int) -> BackwardProblem:
         ),
         ({**MANY_PACKED_96, "seq_k": 800, "causal": True}, {**ORDERED_96, "stages": 2}),
         ({**MANY_PACKED_96, "seq_k": 2000}, {**ADDED_96, "stages": 2}),
-        ({**MANY_PACKED_96, "seq_k": 2000, "causal": True}, {**MANY_96, "stages": 2}),
+        ({**MANY_PACKED_96, "seq_k": 2000, "causal": True}, SLANTED_96),
         (LONG, OTHER),
         ({**LONG, "causal": True}, OTHER),
         ({**LONG, "window": (5, 5)}, OTHER),
+        ({**LONG, "dropout_p": 0.1}, {**OTHER, "schedule": "paired"}),
         ({**OWN_HEADS, "window": (5, 5)}, ORDERED_32),
         ({**OWN_HEADS, "batch": 12, "d_head": 64, "d_v": 40}, {**ADDED_64, "order": "dynamic_8"}),
         ({**OWN_HEADS, "batch": 13, "d_head": 64, "d_v": 40}, ORDERED_64),

@@ -271,6 +271,11 @@ def test_features_that_take_registers_have_two_consumers(feature: dict[str, Any]
     assert chosen(replace(problem, **feature)).consumers < 3
 
 
+def test_dropout_leaves_three_consumers_of_narrow_heads() -> None:
+    problem = square(DType.BF16, 64, 152, causal=True)
+    assert chosen(replace(problem, dropout_p=0.1)).consumers == 3
+
+
 @pytest.mark.parametrize(
     ("rows", "d_head", "tile", "covered"),
     [

@@ -83,13 +83,16 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         derivative = Derivative.ROUNDED
         # With a product less in flight there is room for the weights that dropout leaves.
         schedule = Schedule.PAIRED if in_order or problem.dropout_p else schedule
+    # Each tile begins with the first stage: the more stages, the longer short tiles wait. Packed
+    # sequences of 1,000 to 7,000 tokens under a causal mask are 2 to 4 % faster with a third stage
+    # and without K in registers all the same.
+    slanted = d_head == 96 and problem.per_batch and problem.causal and not in_order
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
         B_r=128 if d_head <= 64 and not _has_slopes(problem) else 64,  # slopes take registers
         B_c=64 if wide else 128,
-        # Each tile begins with the first stage: the more stages, the longer short tiles wait.
-        stages=3 if d_head == 96 and not problem.per_batch else 2,
+        stages=3 if d_head == 96 and (slanted or not problem.per_batch) else 2,
         query_gradient=query_gradient,
         ds_stages=2 if problem.wanted.dq or wide else 0,
         derivative=derivative,
@@ -98,6 +101,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         group_heads=_group_heads(problem, d_head, query_gradient),
         k_in_registers=query_gradient is QueryGradient.OWN_WARPGROUP
         and d_head in K_IN_REGISTERS
+        and not slanted
         and not problem.dropout_p  # whose weights take their room
         and problem.program is None,
     )

@@ -36,8 +36,8 @@ struct InPlace {
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
-    w.template wait_products<1>();      // S is complete
-    w.template exponentials<kNext>(s);  // S becomes P
+    w.template wait_products<1>();                                 // S is complete
+    w.template exponentials<kNext>(s);                             // S becomes P
     const bool hides = w.hides();
     w.template wait_products<0>();  // dK is complete, dS and Q were read
     w.template release_q<Stage>();
