@@ -57,7 +57,17 @@ def numbers(args: ForwardKernelArgs) -> dict[str, object]:
         if isinstance(value, ctypes.Structure):
             strides = tuple(getattr(value, field[0]) for field in value._fields_)
             members[name] = strides if any(strides) else ()
+        elif isinstance(value, ctypes.Array):
+            members[name] = tuple(value) if any(value) else ()
     return {name: value for name, value in members.items() if value}
+
+
+def test_a_threshold_is_spread_over_words() -> None:
+    """Of 256 numbers, 230 = 0b11100110 keep a weight: the lowest bit first, all ones for a 0."""
+    found = numbers(forward_args(replace(PROBLEM, dropout_p=0.1), views_of(PROBLEM)))
+    zero, one = 0xFFFFFFFF, 0
+    assert found["dropout_zeros"] == (zero, one, one, zero, zero, one, one, one)
+    assert found["dropout_scale"] == pytest.approx(256 / 230)
 
 
 def test_descale_factors_have_the_strides_of_the_problem() -> None:
