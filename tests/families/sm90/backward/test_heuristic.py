@@ -130,6 +130,8 @@ def problem(d_head: int) -> BackwardProblem:
         (CAPPED, {**OTHER, "dq": "workspace"}),
         ({**CAPPED, "wanted": NO_DQ}, {**OTHER, "dq": "none", "ds": 0}),
         ({**CAPPED, "d_head": 256}, {**SPLIT, "derivative": "rounded"}),
+        ({**CAPPED, "d_head": 256, "dropout_p": 0.1}, {**SPLIT, "derivative": "rounded"}),
+        ({**CAPPED, "dropout_p": 0.1}, {**OTHER, "dq": "workspace"}),
     ],
 )
 def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:

@@ -82,7 +82,8 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     elif own_warpgroup or _has_slopes(problem):
         derivative = Derivative.ROUNDED
         # With a product less in flight there is room for the weights that dropout leaves.
-        schedule = Schedule.PAIRED if in_order or problem.dropout_p else schedule
+        paired = in_order or (own_warpgroup and problem.dropout_p > 0)
+        schedule = Schedule.PAIRED if paired else schedule
     # Each tile begins with the first stage: the more stages, the longer short tiles wait. Packed
     # sequences of 1,000 to 7,000 tokens under a causal mask are 2 to 4 % faster with a third stage
     # and without K in registers all the same.
