@@ -202,6 +202,7 @@ def test_heads_that_are_padded_drop_the_same() -> None:
         ({"dropout_p": torch.tensor([0.1, 0.2])}, "dropout_p is a Tensor; allowed are"),
         ({"dropout_p": "0.1"}, r"dropout_p is '0\.1'; allowed are"),
         ({"dropout_p": True}, "dropout_p is True; allowed are"),
+        ({"dropout_p": 10**400}, r"dropout_p is 10{9}.*; allowed are"),
         ({"rng_state": STATE}, r"rng_state is given, and dropout_p is 0\.0.*leave it out"),
         (
             {"dropout_p": P, "rng_state": torch.ones(3, dtype=torch.int32)},
@@ -211,6 +212,10 @@ def test_heads_that_are_padded_drop_the_same() -> None:
         (
             {"dropout_p": P, "rng_state": torch.ones(4, dtype=torch.int64)[::2]},
             r"rng_state is torch\.int64 \(2,\) on cpu, and not contiguous; pass",
+        ),
+        (
+            {"dropout_p": P, "rng_state": STATE.to_sparse()},
+            r"rng_state is torch\.int64 \(2,\) on cpu, and torch\.sparse_coo; pass",
         ),
         ({"dropout_p": P, "rng_state": [1, 2]}, "rng_state is a list; pass a seed and an offset"),
         ({"dropout_p": P, "rng_state": 3}, "rng_state is an int; pass a seed and an offset"),

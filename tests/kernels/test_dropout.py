@@ -217,7 +217,8 @@ def test_kernels_without_dropout_refuse_it() -> None:
     one_each = replace(
         config, tile_order=TileOrder.ONE_EACH, own_output=False, group_mib=0, prefetch_q=False
     )
-    refused("that split keys .* have no dropout", one_each, CAUSAL.make(), seqused_k=used)
+    asked = "^causal=True, a length of its own for every sequence, dropout are asked for"
+    refused(f"{asked}, .* that split keys .* no dropout", one_each, CAUSAL.make(), seqused_k=used)
     pages = torch.zeros(4, 64, 2, 64, dtype=torch.bfloat16)
     table = torch.zeros(1, 4, dtype=torch.int32)
     paged: dict[str, Any] = {"k": pages, "v": pages, "block_table": table, "seqused_k": used}

@@ -24,11 +24,15 @@ def check_rng_state(state: object, device: torch.device | None = None) -> None:
     """Check that a state is a seed and an offset, on a device if that matters."""
     given = one(type(state).__name__)
     if isinstance(state, Tensor):
-        is_vector = state.layout == torch.strided and state.shape == (2,) and state.stride() == (1,)
+        is_strided = state.layout == torch.strided
+        is_vector = is_strided and state.shape == (2,) and state.stride() == (1,)
         if is_vector and state.dtype == torch.int64 and device in (None, state.device):
             return
         given = f"{state.dtype} {tuple(state.shape)} on {state.device}"
-        given += ", and not contiguous" if state.shape == (2,) and not is_vector else ""
+        if not is_strided:
+            given += f", and {state.layout}"
+        elif state.shape == (2,) and not is_vector:
+            given += ", and not contiguous"
     raise UnsupportedError(
         f"rng_state is {given}; pass a seed and an offset, torch.int64 (2,) on"
         f" {device or 'any device'}, such as torch.randint(2**63 - 1, (2,), device=q.device)"

@@ -84,7 +84,7 @@ def check_softcap(softcap: object) -> None:
 
 def check_dropout_p(p: object) -> None:
     """Check that the probability of dropout is 0, for none, or below 1."""
-    if not isinstance(p, Real) or isinstance(p, bool) or not 0 <= float(p) < 1:
+    if not isinstance(p, Real) or isinstance(p, bool) or not 0 <= _float_of(p) < 1:
         raise UnsupportedError(
             f"dropout_p is {quoted(p)}; allowed are numbers from 0.0, for no dropout, to below 1.0"
         )
@@ -114,8 +114,12 @@ def check_dropout(call: Call) -> None:
 
 def _in_float32(number: Real) -> float:
     """Round a number to float32, as a kernel gets it. It is infinite if it is too large."""
+    return ctypes.c_float(_float_of(number)).value
+
+
+def _float_of(number: Real) -> float:
     try:
-        return ctypes.c_float(float(number)).value
+        return float(number)
     except OverflowError:
         return math.inf
 

@@ -209,7 +209,8 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
     """
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
     resolved = Sm90Features(**asked)
-    words = [*features.in_words(), *(["split_keys"] if resolved.is_split else [])]
+    asks_to_split = resolved.is_split and resolved.splits is not SplitKind.ON_DEVICE
+    words = [*features.in_words(), *(["split_keys"] if asks_to_split else [])]
     said = f"{', '.join(words)} {'is' if len(words) == 1 else 'are'} asked for"
     tiles_of_one_head = resolved.heads_together == 1 and not resolved.is_decode
     if not config.specialised and not (tiles_of_one_head and replace(resolved, sinks=False).dense):
