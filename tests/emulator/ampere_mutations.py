@@ -266,9 +266,9 @@ VALUES = (
         rung(6),
         (
             Edit(
-                FORWARD,
-                "DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1])",
-                "DType::pack(s[e % 2 * 2 + 1], s[e % 2 * 2])",
+                "dtype.cuh",
+                "DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1])",
+                "DType::pack(x[e % 2 * 2 + 1], x[e % 2 * 2])",
             ),
         ),
     ),

@@ -283,7 +283,7 @@ BLOCKS = (
             Edit(
                 CONSUMER,
                 "    pass_blocks(whole_end - end);",
-                "if (Rows::position(tile_row()) < sequence_.q_len) pass_blocks(whole_end - end);",
+                "if (this->tile_row() < sequence_.q_len) pass_blocks(whole_end - end);",
             ),
         ),
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
@@ -19,12 +20,19 @@ from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-CONVERTER, PER_HEAD = "sm90/roles/converting.cuh", "sm90/products.cuh"
-PER_BLOCK, FACTOR = "sm90/products.cuh", "sm90/products.cuh"
+CONVERTER, DESCALE = "sm90/roles/converting.cuh", "sm90/descale.cuh"
 CASE = Case(140, 430, heads=4, heads_k=2)
 IN_BLOCKS = Case(140, 400, heads=1, heads_k=1, d=160, blocks=4)
-# FP8 kernels do not read pages of 12 keys, so that Q, K and V are converted.
-PACKED = Case(*(2, 432, 4, 2, 2), page=12, used=(90, 430), lengths_q=(70, 140), q_8_bit=True)
+# FP8 kernels have other bits for other lengths, so that Q, K and V are converted.
+INVARIANT = (("batch_invariant", True),)
+PACKED = Case(
+    *(2, 432, 4, 2, 2),
+    page=12,
+    used=(90, 430),
+    lengths_q=(70, 140),
+    q_8_bit=True,
+    keywords=INVARIANT,
+)
 
 
 @dataclass(frozen=True)
@@ -76,23 +84,23 @@ MUTATIONS = [
     Mutation(
         "the factor of V is that of K",
         NUMBERS,
-        Edit(PER_HEAD, "factor(args.v_descale,", "factor(args.k_descale,"),
+        Edit(DESCALE, "factor(args.v_descale,", "factor(args.k_descale,"),
     ),
     Mutation(
         "all heads have the factor of the first",
         NUMBERS,
-        Edit(FACTOR, " + kv_head * stride.head"),
+        Edit(DESCALE, " + kv_head * stride.head"),
     ),
     Mutation(
         "a key block has the factor of its first key",
         NUMBERS,
-        Edit(PER_BLOCK, "row < rows_of_first_ ? first_ : second_", "first_"),
+        Edit(DESCALE, "row < rows_of_first_ ? first_ : second_", "first_"),
         IN_BLOCKS,
     ),
     Mutation(
         "blocks of keys are counted from the last key",
         NUMBERS,
-        Edit(PER_BLOCK, "first_key / kKeys)", "last_key / kKeys)"),
+        Edit(DESCALE, "first_key / kKeys)", "last_key / kKeys)"),
         IN_BLOCKS,
     ),
     Mutation(
@@ -116,7 +124,7 @@ MUTATIONS = [
     Mutation(
         "the factor of Q is left out",
         NUMBERS,
-        Edit(FACTOR, "if (args.q_descale)", "if (false)"),
+        Edit(DESCALE, "if (args.q_descale)", "if (false)"),
         PACKED,
     ),
 ]
@@ -127,3 +135,11 @@ def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) 
     call = mutation.case.call()
     right = partial(assert_right, call)
     assert mutation.caught_by in kinds_caught(mutation.edit, tmp_path, Plan(call), call, right)
+
+
+@pytest.mark.parametrize("case", [CASE, IN_BLOCKS, PACKED], ids=["whole", "in blocks", "packed"])
+def test_without_a_mistake_nothing_is_found(case: Case) -> None:
+    call = case.call()
+    result = emulate_plan(Plan(call), call, Settings())
+    assert not result.findings
+    assert_right(call, result.output, result.lse)
