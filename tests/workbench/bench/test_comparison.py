@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from flash_attention.errors import UnsupportedError
-from flash_attention_workbench.bench.comparison import FA2, compare
+from flash_attention_workbench.bench.comparison import FA2, compare, compare_file
+from flash_attention_workbench.bench.results import save
 from tests.workbench.bench.made_up import SHAPES, made_up_results
 
 
@@ -33,6 +35,16 @@ def test_a_contender_missing_at_a_shape_is_named() -> None:
     results = made_up_results()
     with pytest.raises(UnsupportedError, match=r"swizzle was not measured at .*\(1, 1024\)"):
         compare(dataclasses.replace(results, rows=results.rows[:-1]))
+
+
+def test_a_file_is_named_in_which_a_contender_is_missing_at_a_shape(tmp_path: Path) -> None:
+    results, path = made_up_results(), tmp_path / "half.json"
+    save(results, path)
+    assert compare_file(path) == (results, compare(results))
+    save(dataclasses.replace(results, rows=results.rows[:-1]), path)
+    message = r"half\.json is not a results file of whole ladders: swizzle was not measured at"
+    with pytest.raises(UnsupportedError, match=message):
+        compare_file(path)
 
 
 def test_without_fa2_there_is_nothing_to_compare_with() -> None:

@@ -139,7 +139,7 @@ def test_every_cut_of_the_line_of_blocks_gives_the_same(
 ) -> None:
     monkeypatch.setattr(decode, "FEW_BLOCKS", 0)
     monkeypatch.setattr(decode, "SPLITS_OF_A_TILE", 99)
-    monkeypatch.setattr(KvSplits, "within_tiles", lambda kv_splits: kv_splits)
+    monkeypatch.setattr(KvSplits, "within_tiles", lambda kv_splits, **_: kv_splits)
     monkeypatch.setattr(decode, "BUSY", 99)
     monkeypatch.setattr(device, "EMULATED_SMS", sms)
     made = short.make()

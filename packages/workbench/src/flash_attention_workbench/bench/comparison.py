@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flash_attention.errors import UnsupportedError
-from flash_attention_workbench.bench.results import Results, Row
+from flash_attention.files import FilePath, naming
+from flash_attention_workbench.bench.results import Results, Row, load
 from flash_attention_workbench.bench.statistics import harmonic_mean
 
 SHOWN_OPCODES = 8
@@ -95,6 +96,13 @@ def compare(measured: Results) -> Comparison:
         )
 
     return Comparison(shapes, tuple(map(entry, speeds)))
+
+
+def compare_file(path: FilePath) -> tuple[Results, Comparison]:
+    """Reads what a run stored, and arranges its rows; errors name the file."""
+    measured = load(path)
+    with naming(path, "a results file of whole ladders"):
+        return measured, compare(measured)
 
 
 def opcode_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

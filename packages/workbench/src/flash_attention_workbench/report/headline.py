@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention_workbench.bench import results
-from flash_attention_workbench.bench.comparison import compare
+from flash_attention_workbench.bench.comparison import compare_file
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals
 from flash_attention_workbench.bench.stored import GRID, LADDER, Stored, newest, of_kind
@@ -41,7 +40,8 @@ def headline(stored: Sequence[Stored]) -> list[tuple[str, str]]:
             )
             figures.append((f"{mean:.2f}", words))
     if ladder := newest(stored, LADDER):
-        rungs = [e for e in compare(results.load(ladder.path)).entries if e.number is not None]
+        _, comparison = compare_file(ladder.path)
+        rungs = [entry for entry in comparison.entries if entry.number is not None]
         top = max(rungs, key=lambda rung: rung.mean_tflops)
         words = (
             f"times as fast as the first of {len(rungs)} rungs: rung {top.number}, {top.name}. "

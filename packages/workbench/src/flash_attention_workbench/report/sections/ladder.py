@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flash_attention_workbench.bench import results
-from flash_attention_workbench.bench.comparison import FA2, Comparison, Entry, compare
+from flash_attention_workbench.bench.comparison import FA2, Comparison, Entry, compare_file
 from flash_attention_workbench.bench.grid_record import grid_rows
 from flash_attention_workbench.bench.grid_run import RIVALS
 from flash_attention_workbench.bench.grid_summary import NAMES, speed
@@ -43,8 +43,7 @@ def ladder_section(stored: Sequence[Stored], ladder: Ladder) -> Section:
     found = newest(stored, ladder.measured)
     if found is None:
         return _unmeasured(stored, ladder)
-    measured = results.load(found.path)
-    comparison = compare(measured)
+    measured, comparison = compare_file(found.path)
     emulated = newest(stored, ladder.emulated)
     profile = newest(stored, ladder.profiled) if ladder.profiled else None
     counted, profiled = rows_by_rung(emulated), rows_by_rung(profile)
