@@ -113,11 +113,12 @@ def check_dropout(call: Call) -> None:
 
 
 def _in_float32(number: Real) -> float:
-    """Round a number to float32, as a kernel gets it. It is infinite if it is too large."""
+    """Round a number to float32, as a kernel gets it."""
     return ctypes.c_float(_float_of(number)).value
 
 
 def _float_of(number: Real) -> float:
+    """Return a number as a float, which is infinite if the number is too large."""
     try:
         return float(number)
     except OverflowError:

@@ -99,7 +99,7 @@ def compare(measured: Results) -> Comparison:
 
 
 def compare_file(path: FilePath) -> tuple[Results, Comparison]:
-    """Reads what a run stored, and arranges its rows; errors name the file."""
+    """Reads what a run stored, and arranges its rows. Errors name the file."""
     measured = load(path)
     with naming(path, "a results file of whole ladders"):
         return measured, compare(measured)
