@@ -25,6 +25,10 @@ GQA: dict[str, Any] = {"batch": 1, "heads": 64, "heads_k": 8, "causal": True}
         ({**GQA, "seq_q": 1024, "seq_k": 1024}, 4),  # 64 tiles for 132 multiprocessors
         ({**GQA, "batch": 7, "heads_k": 4, "seq_q": 2048, "seq_k": 2048}, 8),  # tiles of 16 heads
         ({**GQA, "seq_q": 256, "seq_k": 256}, 8),
+        ({**GQA, "heads": 48, "batch": 4, "seq_q": 2048, "seq_k": 2048}, 3),  # not 6: more sums
+        ({**GQA, "heads": 40, "batch": 5, "seq_q": 2048, "seq_k": 2048}, 1),
+        ({**GQA, "heads": 71, "heads_k": 1, "d_head": 64, "d_v": 64, "batch": 2, "seq_q": 4096,
+          "seq_k": 4096}, 15),  # heads of a tile drift apart
         ({**GQA, "heads": 71, "heads_k": 1, "seq_q": 2048, "seq_k": 2048}, 71),
         ({**GQA, "heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "batch": 2}, 6),
         ({"heads": 12, "heads_k": 2, "seq_q": 6674, "seq_k": 6674, "total_q": 12640,

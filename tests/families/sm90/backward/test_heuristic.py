@@ -28,6 +28,7 @@ LONG = {"seq_k": 4096}
 PACKED = {"total_q": 7200, "total_k": 7200}
 MANY_PACKED = {**PACKED, "batch": 40, "heads": 16}
 MANY_PACKED_96 = {**MANY_PACKED, "heads_k": 16, "d_head": 96, "d_v": 96}
+MANY_PACKED_64 = {**MANY_PACKED, "heads_k": 16, "d_head": 64, "d_v": 64}
 ADDED_32 = {"order": "dynamic_32"}
 ADDED_96 = {"d_head": 96, "stages": 3, "order": "dynamic_8", "k": "registers"}
 OTHER = {"order": "dynamic_8"}
@@ -85,13 +86,31 @@ def problem(d_head: int) -> BackwardProblem:
         ({**MANY_PACKED, "heads_k": 16, "causal": True, "seq_k": 4000}, OTHER),
         (
             {**MANY_PACKED, "heads_k": 16, "d_head": 64, "d_v": 64, "seq_k": 800, "causal": True},
-            ADDED_64,
+            {**ADDED_64, "tile": "64, 128"},
         ),
         ({**MANY_PACKED_96, "seq_k": 800, "causal": True}, {**ORDERED_96, "stages": 2}),
         ({**MANY_PACKED_96, "seq_k": 2000}, {**ADDED_96, "stages": 2}),
         ({**MANY_PACKED_96, "seq_k": 2000, "causal": True}, SLANTED_96),
+        ({**MANY_PACKED_64, "seq_q": 512, "seq_k": 512}, {**ADDED_64, "tile": "64, 128"}),
+        ({**MANY_PACKED_64, "seq_q": 513, "seq_k": 513}, ADDED_64),
+        (
+            {**MANY_PACKED_64, "seq_q": 1024, "seq_k": 1024, "causal": True},
+            {**ADDED_64, "tile": "64, 128"},
+        ),
+        ({**MANY_PACKED_64, "seq_q": 1025, "seq_k": 1025, "causal": True}, ADDED_64),
+        (
+            {**OWN_HEADS, "d_head": 64, "d_v": 64, "seq_q": 128, "seq_k": 128},
+            {**ORDERED_64, "tile": "64, 128"},
+        ),
+        (
+            {"d_head": 32, "d_v": 32, "seq_q": 128, "seq_k": 128},
+            {**ORDERED_64, "d_head": 32, "order": "dynamic_128", "tile": "64, 128"},
+        ),
         (LONG, OTHER),
         ({**LONG, "causal": True}, OTHER),
+        ({**OWN_HEADS, "seq_k": 4097, "causal": True}, {"order": "dynamic_4"}),
+        ({**OWN_HEADS, "seq_k": 4097}, OTHER),
+        ({"seq_k": 4097, "causal": True}, OTHER),
         ({**LONG, "window": (5, 5)}, OTHER),
         ({**LONG, "dropout_p": 0.1}, {**OTHER, "schedule": "paired"}),
         ({**OWN_HEADS, "window": (5, 5)}, ORDERED_32),

@@ -134,6 +134,78 @@ def test_masks_get_the_tiles_by_length() -> None:
         assert chosen(replace(PROBLEM, **mask)).tile_order is TileOrder.DYNAMIC
 
 
+@pytest.mark.parametrize(
+    ("d_head", "rows", "is_dynamic"),
+    [
+        (64, 257, False),
+        (72, 1024, True),  # rows begin within a sector
+        (96, 257, True),  # one row of the third tile
+        (96, 192 + 97, False),  # the second tile is over half full
+        (96, 100, False),  # all tiles are alike
+        (96, 128, False),
+        (128, 128, True),  # memory is the limit
+        (128, 256, False),
+        (192, 250, True),
+        (192, 256, False),
+        (192, 2049, False),  # of many tiles the last one matters little
+        (256, 128, False),
+    ],
+)
+def test_tiles_that_are_not_alike_are_handed_out(d_head: int, rows: int, is_dynamic: bool) -> None:
+    config = chosen(replace(square(DType.BF16, d_head, rows), batch=40))
+    assert (config.tile_order is TileOrder.DYNAMIC) == is_dynamic, config.short_form()
+
+
+@pytest.mark.parametrize(
+    ("d_head", "tokens", "consumers", "keys"),
+    [
+        (80, 4000, 3, 96),
+        (96, 3000, 2, 128),
+        (96, 9000, 3, 80),
+        (88, 9000, 3, 80),
+        (112, 3000, 3, 80),
+        (128, 4500, 2, 128),
+        (128, 9000, 3, 64),
+        (144, 9000, 2, 128),
+    ],
+)
+def test_many_rows_of_documents_have_tiles_of_three_consumers(
+    d_head: int, tokens: int, consumers: int, keys: int
+) -> None:
+    lengths = {"total_q": tokens, "total_k": tokens, "seq_q": 1000, "seq_k": 1000, "batch": 8}
+    problem = replace(square(DType.BF16, d_head, 1000), **lengths)
+    config = chosen(problem)
+    assert (config.consumers, config.B_c) == (consumers, keys)
+    assert config.direct_output == (not config.own_output) == (d_head <= 96 or d_head > 128)
+    assert chosen(replace(problem, causal=True)).consumers == 2
+
+
+def test_sequences_of_one_length_have_the_tiles_that_longer_documents_have() -> None:
+    """One d_head has a kernel that serves both, but for short tiles under a mask."""
+    lengths = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
+    problem = replace(square(DType.BF16, 64, 1000), **lengths, seqused_k=True)
+    assert chosen(problem).consumers == 2
+    assert chosen(replace(problem, seq_q=1025)).consumers == 3
+
+
+@pytest.mark.parametrize(
+    ("d_head", "heads_k", "rows", "prefetches"),
+    [
+        (64, 8, 256, True),
+        (80, 8, 256, False),
+        (80, 8, 257, True),
+        (128, 8, 256, False),
+        (128, 2, 256, True),
+        (128, 2, 512, False),
+    ],
+)
+def test_short_causal_tiles_prefetch_q_where_k_and_v_leave_room(
+    d_head: int, heads_k: int, rows: int, prefetches: bool
+) -> None:
+    problem = replace(square(DType.BF16, d_head, rows, True), batch=40, heads=8, heads_k=heads_k)
+    assert chosen(problem).prefetch_q == prefetches
+
+
 def test_packed_entries_of_any_length_have_one_config_if_they_are_not_short() -> None:
     for mask in MASKS:
         problem = replace(PACKED, **mask)
@@ -156,6 +228,18 @@ def test_packed_entries_are_handed_out_and_without_a_mask_head_by_head(d_head: i
     groups = [config.group_mib for config in configs]
     assert groups == [0, PACKED_GROUP_MIB, PACKED_GROUP_MIB]
     assert "dynamic_0" in configs[0].words()
+
+
+def test_a_recipe_of_documents_serves_lengths_with_the_same_tiles() -> None:
+    """Of 16 heads of 112, 128 x 132 x 2.5 x 1.5 rows are 2.5 waves of tiles of 192."""
+    lengths = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
+    problem = replace(square(DType.BF16, 112, 1000), **lengths, total_q=9000, total_k=9000)
+    recipe = recipe_of(chosen(problem), problem, num_sms=132)
+    assert recipe.resize is not None
+    for tokens, serves in ((9000, True), (2600, True), (2200, False)):
+        other = replace(problem, total_q=tokens, total_k=tokens)
+        assert (chosen(other) == chosen(problem)) == serves
+        assert (recipe.resize(other) is not None) == serves
 
 
 def test_where_there_is_no_kernel_it_is_said_why() -> None:
@@ -321,13 +405,14 @@ def test_panels_are_wide_where_several_narrow_ones_would_split_sectors(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_short_tiles_of_the_widest_heads_store_from_registers(causal: bool) -> None:
+def test_tiles_without_a_buffer_for_o_store_from_registers(causal: bool) -> None:
     direct = {
         (d_head, rows): chosen(square(DType.BF16, d_head, rows, causal)).direct_output
         for d_head in (192, 240, 256)
         for rows in (512, 2048, 2049)
     }
-    assert [key for key, is_direct in direct.items() if is_direct] == [(256, 512), (256, 2048)]
+    stored = [key for key, is_direct in direct.items() if is_direct]
+    assert stored == [(192, 512), (192, 2048), (192, 2049), (256, 512), (256, 2048)]
 
 
 @pytest.mark.parametrize("d_head", [16, 32, 48, 64])

@@ -19,15 +19,14 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.backward.parts import Part, Parts
 
 SM_FLOP_PER_US = 4.2e6  # of one multiprocessor that has nothing to wait for
-SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are stored or cleared, and read
+SUM_BYTES_PER_US = 4e6  # of sums of dK and dV that are cleared, stored or added to, and read
 TILE_BLOCKS = 1  # the time of which a tile takes to begin and to end
 UNEVEN = 8  # tiles as long as an even share of the work take 9 % more time than that
 SPLIT_COST = 1.02  # of the main kernel, with splits: as many times more tiles begin and end
 PACKED_SPLIT_COST = 1.1  # the same of packed sequences, as measured
-UNEVEN_SPLIT_COST = 1.03  # besides, if splits differ by a head
 LAUNCH_US = 1.0  # of the kernel that adds the splits up, which may convert dQ as well
-DRIFT = 0.025  # of its time that each head of a tile adds under a causal mask
-DRIFT_D_HEAD, DRIFT_ROWS = 128, 2048  # with more rows it falls in proportion
+DRIFT = {64: 0.0125, 128: 0.035}  # of its time that each head of a tile adds, by d_head
+DRIFT_ROWS = 2048  # with more rows it falls in proportion
 SHORT_GROUPS = 4  # kShortGroups of sm90/backward/work.cuh
 MOST_TILES = 16  # of a multiprocessor, whose time is found tile by tile
 
@@ -72,9 +71,10 @@ def _expected_us(
     main *= 1 + _drift(problem, config) * -(-problem.heads_per_kv // splits)
     if splits == 1:
         return main
-    moved = 2 * _sum_bytes(problem, config, splits)  # stored or cleared, and read again
+    sums = num_key_sums(config, splits)
+    times = 2 * sums + (splits if sums < splits else 0)  # each is stored or cleared, and read
+    moved = times * _sum_bytes(problem, config, splits) / sums
     cost = SPLIT_COST if problem.total_k is None else PACKED_SPLIT_COST
-    cost *= UNEVEN_SPLIT_COST if problem.heads_per_kv % splits else 1.0
     return cost * main + LAUNCH_US + moved / SUM_BYTES_PER_US
 
 
@@ -91,13 +91,12 @@ def _sum_bytes(problem: BackwardProblem, config: HopperBackwardKernelConfig, spl
 
 
 def _drift(problem: BackwardProblem, config: HopperBackwardKernelConfig) -> float:
-    """Return what part of its time each head of a tile adds. Under a causal mask tiles of dense
-    tensors differ in length, so that those of one head of k are at different heads of q: rows of q
-    and dQ that one of them has read leave L2 before the next comes."""
-    uneven = problem.causal and problem.window is None and problem.total_k is None
-    if not uneven or config.d_head != DRIFT_D_HEAD:
+    """Return what part of its time each head of a tile adds. Under a causal mask tiles differ in
+    length, so that those of one head of k are at different heads of q: rows of q and dQ that one of
+    them has read leave L2 before the next comes."""
+    if not problem.causal or problem.window is not None:
         return 0.0
-    return DRIFT * min(1.0, DRIFT_ROWS / max(1, problem.seq_q))
+    return DRIFT.get(config.d_head, 0.0) * min(1.0, DRIFT_ROWS / max(1, problem.seq_q))
 
 
 def _lengths_are_known(problem: BackwardProblem, tiles: float, num_sms: int) -> bool:

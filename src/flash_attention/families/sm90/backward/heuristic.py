@@ -34,11 +34,13 @@ HIDING_TILES = {64: 12, 96: 16, 128: 16}  # by d_head
 FEW_PACKED_TILES = 264  # up to so many, nothing hides that they differ in length
 ROWS_IN_L2 = {32: 1 << 17, 64: 1 << 16, 96: 1 << 15, 128: 1 << 14}  # by d_head
 """The rows of Q that L2 holds, with those of dO and of the sums of dQ."""
+FEW_PACKED_QUERIES = {False: 512, True: 1024}  # of the longest sequence, by whether it is causal
 KEYS = 128  # of a tile that has a warpgroup for dQ
 SHORT_KEYS = 3072
 SHORT_CAUSAL_HEADS = {64: 16, 96: 32, 128: 32}  # side by side up to so many keys, by d_head
 SHORT_WINDOW_HEADS = {64: 16, 96: 32}
 SHORT_FULL_HEADS = {64: 16}
+LONG_CAUSAL_KEYS, LONG_CAUSAL_HEADS = 4096, 4  # with more keys at the widest d_head
 FEW_PACKED_HEADS = 32  # side by side, so that the tiles of short sequences come last
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
@@ -91,7 +93,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
-        B_r=128 if d_head <= 64 and not _has_slopes(problem) else 64,  # slopes take registers
+        B_r=_queries_of_a_block(problem, d_head),
         B_c=64 if wide else 128,
         stages=3 if d_head == 96 and (slanted or not problem.per_batch) else 2,
         query_gradient=query_gradient,
@@ -108,6 +110,16 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     )
 
 
+def _queries_of_a_block(problem: BackwardProblem, d_head: int) -> int:
+    """Return how many queries a tile visits at a time. Half of them leave fewer rows of nobody in
+    short packed sequences, and overlap where there would be one block. Slopes take registers."""
+    if d_head > 64 or _has_slopes(problem):
+        return 64
+    if problem.per_batch:
+        return 64 if problem.seq_q <= FEW_PACKED_QUERIES[problem.causal] else 128
+    return 64 if problem.seq_q <= 128 else 128
+
+
 def _has_slopes(problem: BackwardProblem) -> bool:
     """Whether derivatives of the scores are kept."""
     return problem.softcap > 0 or keeps_derivatives(problem.program)
@@ -116,8 +128,10 @@ def _has_slopes(problem: BackwardProblem) -> bool:
 def chooses(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> bool:
     """Whether the heuristic chooses what depends on lengths as a config has it."""
     query_gradient = _query_gradient(problem, config.d_head)
-    return config.query_gradient is query_gradient and config.group_heads == _group_heads(
-        problem, config.d_head, query_gradient
+    return (config.query_gradient, config.B_r, config.group_heads) == (
+        query_gradient,
+        _queries_of_a_block(problem, config.d_head),
+        _group_heads(problem, config.d_head, query_gradient),
     )
 
 
@@ -130,8 +144,8 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
         return QueryGradient.NONE
     if d_head > WIDEST_KEYS or (d_head > 64 and _has_slopes(problem)):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= _few_keys(problem, d_head)
-    if problem.deterministic or (short and d_head > 32 and not problem.has_mask_function):
+    short = problem.seq_k <= (_few_keys(problem, d_head) if d_head > 32 else KEYS)
+    if problem.deterministic or (short and not problem.has_mask_function):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
 
@@ -174,9 +188,12 @@ def _heads_side_by_side(problem: BackwardProblem, d_head: int) -> int:
     dense = problem.total_k is None
     if not dense and _num_tiles(problem) <= FEW_PACKED_TILES:
         return FEW_PACKED_HEADS
-    if problem.heads_per_kv > 1 or problem.seq_k > SHORT_KEYS or not _is_uneven(problem):
+    if problem.heads_per_kv > 1 or not _is_uneven(problem):
         return GROUP_HEADS
     if problem.causal and problem.window is None and dense:  # all short tiles come last
+        long = problem.seq_k > LONG_CAUSAL_KEYS and d_head == WIDEST_KEYS
+        return LONG_CAUSAL_HEADS if long else GROUP_HEADS
+    if problem.seq_k > SHORT_KEYS:
         return GROUP_HEADS
     heads = SHORT_FULL_HEADS if problem.window is None else SHORT_WINDOW_HEADS
     return (SHORT_CAUSAL_HEADS if problem.causal else heads).get(d_head, GROUP_HEADS)

@@ -21,6 +21,7 @@ from flash_attention.families.sm90.forward.config import (
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.forward.tiles import (
+    LONGEST,
     MORE_KEYS,
     SHORT,
     SMS,
@@ -38,6 +39,10 @@ FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller o
 ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 SHORT_WINDOW = 256  # keys
+FEW_ROWS = 128  # of a sequence
+SHORT_CAUSAL = 256  # rows of a sequence
+PACKED_WAVES = {96: 3.25, 112: 2.5, 128: 4.0}
+"""By d_head, the waves of tiles from which on three consumers are faster for packed sequences."""
 SHORT_DOCUMENT, WIDEST_DOCUMENT = 512, 192  # the longest sequence, and d_head
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
@@ -81,7 +86,8 @@ def _invariant(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     Every block updates the row maxima, because a threshold would be decided for all rows of a warp
     together. Key blocks have 2^n keys, so that pages of 2^n keys do not change them.
     """
-    long = replace(problem, seq_q=2 * SHORT, seq_k=2 * SHORT, seqused_k=True, batch_invariant=False)
+    dense: dict[str, Any] = {"total_q": None, "total_k": None, "seqused_k": True}
+    long = replace(problem, seq_q=2 * SHORT, seq_k=2 * SHORT, **dense, batch_invariant=False)
     if problem.window is not None:
         long = replace(long, window=(SHORT_WINDOW, SHORT_WINDOW))
     config = heuristic(long, arch)
@@ -108,7 +114,7 @@ def _config(
     dtype, d_head = DType.from_string(str(problem.output_dtype)), hopper_d_head(problem)
     if not d_head:
         return None
-    causal = problem.causal or problem.window is not None or problem.has_mask_function
+    causal = _has_mask(problem)
     uneven = causal or problem.per_batch  # tiles differ in length
     wide = _has_wide_panels(problem, d_head)
     few_keys = problem.seq_k <= SHORT and not uneven
@@ -122,17 +128,29 @@ def _config(
     skip = few_keys and problem.seq_q <= SHORT and d_head > 64
     options = {
         **_common(problem, causal),
+        "tile_order": _tile_order(problem, d_head, uneven, wide, chosen["consumers"]),
         "wide_panels": wide,
         "skip_empty": skip and has_empty_consumers(problem.seq_q, chosen["consumers"]),
         "narrow_keys": narrow,
         **chosen,
     }
-    return HopperForwardKernelConfig(dtype, d_head, **options)
+    own = chosen.get("own_output", False) and not (d_head <= 96 and problem.total_q is not None)
+    output = {"own_output": own, "direct_output": not own and _may_be_direct(problem, d_head)}
+    return HopperForwardKernelConfig(dtype, d_head, **{**options, **output})
+
+
+def _may_be_direct(problem: Problem, d_head: int) -> bool:
+    """Whether O that has no buffer leaves from registers and not over Q, so that the next Q loads
+    early."""
+    if d_head <= 192:
+        return not problem.kv_8_bit
+    of_one_length = not problem.per_batch or problem.total_q is not None
+    return d_head == 256 and problem.seq_k <= 2 * SHORT and of_one_length
 
 
 def counts_waves(problem: Problem) -> bool:
     """Whether the heuristic compares tiles of several heights by the waves that they take."""
-    causal = problem.causal or problem.window is not None or problem.has_mask_function
+    causal = _has_mask(problem)
     d_head = hopper_d_head(problem)
     wide = _has_wide_panels(problem, d_head)
     return _measured(problem, d_head, ANY_CONSUMERS, causal, wide) is not None
@@ -154,8 +172,15 @@ def _measured(
         "ping_pong": tile.consumers > 1,
         "own_output": tile.own_output,
         "stale_max": True,
-        "prefetch_q": few_keys or d_head <= 96 or (tile.consumers == 3 and d_head <= 128),
+        "prefetch_q": few_keys or _prefetches(problem, d_head, tile.consumers, causal),
     }
+
+
+def _prefetches(problem: Problem, d_head: int, consumers: int, causal: bool) -> bool:
+    """Whether the next Q is prefetched, although K and V take more of L2 than it does."""
+    if causal and problem.seq_q <= SHORT_CAUSAL and 64 < d_head <= 128 and consumers == 2:
+        return d_head > 96 and problem.heads_per_kv > 1
+    return d_head <= 96 or (consumers == 3 and d_head <= 128)
 
 
 def _by_width(
@@ -164,8 +189,13 @@ def _by_width(
     """Return the fields of the config that suits a head dimension at most lengths."""
     short, uneven = problem.seq_q <= SHORT, causal or problem.per_batch
     stale: dict[str, Any] = {"ping_pong": True, "stale_max": True}
+    if has_many_rows(problem):
+        keys = 64 if d_head > 112 else 80
+        return {**_of_tile(3, keys, 3), **stale, "own_output": True, "prefetch_q": True}
     if d_head <= 96:
-        three = d_head <= 80 and not ((uneven and short) or (causal and problem.per_batch))
+        of_one_length = problem.total_q is None
+        three = d_head <= 80 and not (causal and problem.per_batch)
+        three = three and not (short and (causal or (problem.per_batch and of_one_length)))
         three = three and not (_spills(problem, d_head) or _empty_rows(problem.seq_q))
         stale |= {"own_output": not (wide and three), "prefetch_q": True}  # without room for both
         fewer = d_head > 64 or (changes_scores(problem) and not has_bias(problem))
@@ -189,7 +219,6 @@ def _by_width(
         "ping_pong": not causal,
         "stale_max": causal,
         "prefetch_q": not (causal and short),
-        "direct_output": d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
     }
 
 
@@ -202,17 +231,30 @@ def _of_tile(consumers: int, keys: int, stages: int) -> dict[str, Any]:
 
 
 def _common(problem: Problem, causal: bool) -> dict[str, Any]:
-    """Return what the configs of all head dimensions have. Under a mask tiles differ in length."""
-    uneven = causal or problem.per_batch
+    """Return what the configs of all head dimensions have."""
     group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     return {
         "tma": True,
         "specialised": True,
         "overlap": True,
         "rescale_threshold": 8,
-        "tile_order": TileOrder.DYNAMIC if uneven else TileOrder.PERSISTENT,
         "group_mib": group if causal else 0,
     }
+
+
+def _tile_order(
+    problem: Problem, d_head: int, uneven: bool, wide: bool, consumers: int
+) -> TileOrder:
+    """Return which CTA computes which tile. CTAs that take every n-th one end later where tiles are
+    `uneven`, and where the last of a few tiles of a head is, because some CTAs have more of these.
+    They also do where memory is the limit: with rows that begin within a sector, and with one short
+    tile a head."""
+    rows = consumers * WARPGROUP_ROWS
+    rest = problem.seq_q % rows
+    last_is_shorter = 0 < rest < problem.seq_q <= LONGEST and (d_head > 128 or 2 * rest <= rows)
+    memory_bound = wide or (problem.seq_q <= FEW_ROWS and 96 < d_head <= 192)
+    takes_next = uneven or (d_head > 64 and (last_is_shorter or memory_bound))
+    return TileOrder.DYNAMIC if takes_next else TileOrder.PERSISTENT
 
 
 def _few_tiles(problem: Problem) -> bool:
@@ -275,6 +317,11 @@ def has_room(config: HopperForwardKernelConfig, problem: Problem) -> bool:
     return operands <= MOST_OPERANDS and not reads_pairs(problem.program)
 
 
+def _has_mask(problem: Problem) -> bool:
+    """Whether some queries do not see all keys."""
+    return problem.causal or problem.window is not None or problem.has_mask_function
+
+
 def changes_scores(problem: Problem) -> bool:
     """Whether a user's function changes scores."""
     return problem.program is not None and problem.program.score is not None
@@ -301,6 +348,18 @@ def has_short_documents(problem: Problem) -> bool:
         return False
     plain = not (problem.kv_8_bit or problem.page_keys) and problem.program is None
     return plain and hopper_d_head(problem) <= WIDEST_DOCUMENT
+
+
+def has_many_rows(problem: Problem) -> bool:
+    """Whether packed sequences without a mask have enough rows for tiles of three consumers."""
+    if problem.total_q is None or _has_mask(problem):
+        return False
+    d_head = hopper_d_head(problem)
+    least = PACKED_WAVES.get(d_head)
+    if least is None or _spills(problem, d_head):
+        return False
+    waves = problem.num_tiles(3 * WARPGROUP_ROWS) / SMS
+    return waves >= least and (d_head <= 112 or problem.seq_q <= 2 * LONGEST)
 
 
 def _side_by_side(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig:

@@ -16,7 +16,10 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.decode import Steps, ctas_on_device
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
-from flash_attention.families.sm90.forward.heuristic import has_short_documents
+from flash_attention.families.sm90.forward.heuristic import (
+    has_many_rows,
+    has_short_documents,
+)
 from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tiles import SHORT
@@ -66,6 +69,6 @@ def resizing(
     return resize
 
 
-def _length(problem: Problem) -> tuple[bool, bool]:
-    """Return what the heuristic's choice follows from, of the longest sequence."""
-    return problem.seq_q <= SHORT, has_short_documents(problem)
+def _length(problem: Problem) -> tuple[bool, bool, bool]:
+    """Return what the heuristic's choice follows from, of the lengths."""
+    return problem.seq_q <= SHORT, has_short_documents(problem), has_many_rows(problem)

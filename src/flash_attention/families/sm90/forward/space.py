@@ -98,8 +98,14 @@ def _usual(dtype: DType, d_head: int, tile: Tile, causal: bool) -> HopperForward
     if config is None:
         return None
     own = changed(config, own_output=True)
-    fits = own is not None and (own.consumers > 1 or own.side_by_side == 2)
-    return own if own is not None and fits else config
+    if own is not None and (own.consumers > 1 or own.side_by_side == 2):
+        return own
+    return changed(config, direct_output=_is_direct(d_head))
+
+
+def _is_direct(d_head: int) -> bool:
+    """Whether O that has no buffer usually leaves from registers."""
+    return 128 < d_head <= 192
 
 
 def _changed(
@@ -114,7 +120,7 @@ def _changed(
         return
     yield changed(middle, ping_pong=False)
     if middle.own_output:
-        yield changed(middle, own_output=False)
+        yield changed(middle, own_output=False, direct_output=_is_direct(middle.d_head))
     if central or middle.d_head == 256:  # there registers are so scarce that stale_max may spill
         yield changed(middle, stale_max=False)
     if not central:
