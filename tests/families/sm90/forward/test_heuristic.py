@@ -17,10 +17,12 @@ from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import (
     PACKED_GROUP_MIB,
+    WIDE_PACKED_GROUP_MIB,
     group_mib,
     heuristic,
     hopper_d_head,
 )
+from flash_attention.families.sm90.forward.tiles import num_tiles, shares_tiles
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.families.problems import recipe_of
 from tests.hopper_configs import D_HEADS, LENGTHS, selected, square
@@ -172,7 +174,13 @@ def test_tiles_that_are_not_alike_are_handed_out(d_head: int, rows: int, is_dyna
 def test_many_rows_of_documents_have_tiles_of_three_consumers(
     d_head: int, tokens: int, consumers: int, keys: int
 ) -> None:
-    lengths = {"total_q": tokens, "total_k": tokens, "seq_q": 1000, "seq_k": 1000, "batch": 8}
+    lengths: dict[str, Any] = {
+        "total_q": tokens,
+        "total_k": tokens,
+        "seq_q": 1000,
+        "seq_k": 1000,
+        "batch": 8,
+    }
     problem = replace(square(DType.BF16, d_head, 1000), **lengths)
     config = chosen(problem)
     assert (config.consumers, config.B_c) == (consumers, keys)
@@ -182,7 +190,7 @@ def test_many_rows_of_documents_have_tiles_of_three_consumers(
 
 def test_sequences_of_one_length_have_the_tiles_that_longer_documents_have() -> None:
     """One d_head has a kernel that serves both, but for short tiles under a mask."""
-    lengths = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
+    lengths: dict[str, Any] = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
     problem = replace(square(DType.BF16, 64, 1000), **lengths, seqused_k=True)
     assert chosen(problem).consumers == 2
     assert chosen(replace(problem, seq_q=1025)).consumers == 3
@@ -217,7 +225,8 @@ def test_short_documents_have_tiles_of_one_warpgroup() -> None:
         problem = replace(PACKED, **mask, seq_q=512)
         assert [chosen(replace(problem, seq_k=n)).consumers for n in (1, 512)] == [1, 1]
         assert chosen(replace(problem, seq_k=513)).consumers > 1
-        assert chosen(replace(problem, seq_k=512, d_head=256, d_v=256)).consumers == 2
+        wide = replace(problem, seq_k=512, d_head=256, d_v=256, total_q=40000, total_k=40000)
+        assert chosen(replace(wide, batch=80)).consumers == 2
 
 
 @pytest.mark.parametrize("d_head", D_HEADS)
@@ -226,13 +235,86 @@ def test_packed_entries_are_handed_out_and_without_a_mask_head_by_head(d_head: i
     configs = [chosen(replace(problem, **mask)) for mask in MASKS]
     assert {config.tile_order for config in configs} == {TileOrder.DYNAMIC}
     groups = [config.group_mib for config in configs]
-    assert groups == [0, PACKED_GROUP_MIB, PACKED_GROUP_MIB]
+    size = PACKED_GROUP_MIB if d_head <= 192 else WIDE_PACKED_GROUP_MIB
+    assert groups == [0, size, size]
     assert "dynamic_0" in configs[0].words()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "change", "consumers"),
+    [
+        (9000, {"causal": True}, 1),
+        (9400, {"causal": True}, 2),  # over 300 tiles of two consumers
+        (9000, {"window": (999, 0)}, 1),
+        (9000, {}, 2),
+        (9000, {"causal": True, "d_head": 240, "d_v": 240}, 2),
+        (9000, {"causal": True, "total_k": None, "seqused_k": True}, 2),  # keys in a cache
+    ],
+)
+def test_few_documents_of_256_columns_have_tiles_of_one_consumer(
+    tokens: int, change: dict[str, Any], consumers: int
+) -> None:
+    lengths: dict[str, Any] = {
+        "seq_q": 5000,
+        "seq_k": 5000,
+        "batch": 3,
+        "total_q": tokens,
+        "total_k": tokens,
+    }
+    problem = replace(square(DType.BF16, 256, 5000), heads=4, heads_k=1, **lengths)
+    problem = replace(problem, **change)
+    assert chosen(problem).consumers == consumers
+    if problem.total_k is None:
+        return
+    recipe = recipe_of(chosen(problem), problem, num_sms=132)
+    assert recipe.resize is not None
+    other = replace(problem, total_q=9500, total_k=9500)
+    assert (recipe.resize(other) is not None) == (chosen(other) == chosen(problem))
+
+
+SHARED = {"batch": 4, "heads": 16, "causal": True}
+
+
+@pytest.mark.parametrize(
+    ("d_head", "change", "shares"),
+    [
+        (128, {"heads_k": 2, "seq_q": 257}, True),
+        (128, {"heads_k": 2, "seq_q": 256}, False),
+        (128, {"heads_k": 2, "seq_q": 3072}, True),
+        (128, {"heads_k": 2, "seq_q": 3073}, False),
+        (64, {"heads_k": 4, "seq_q": 9000}, True),
+        (192, {"heads_k": 4, "seq_q": 9000}, True),
+        (256, {"heads_k": 2, "seq_q": 9000}, False),
+        (128, {"heads_k": 4, "seq_q": 1000}, False),
+        (64, {"heads_k": 8, "seq_q": 1000}, False),
+        (64, {"heads_k": 16, "seq_q": 1000}, False),
+        (64, {"heads": 14, "heads_k": 2, "seq_q": 1000}, False),  # 7 do not divide a warp's rows
+        (256, {"heads_k": 8, "seq_q": 192}, True),  # 384 rows are three tiles, and not four
+        (256, {"heads_k": 8, "seq_q": 193}, False),
+        (256, {"heads_k": 2, "seq_q": 130, "causal": False}, True),
+        (256, {"heads_k": 2, "seq_q": 700, "causal": False}, False),
+        (64, {"heads_k": 2, "seq_q": 1000, "window": (500, 0)}, False),
+        (64, {"heads_k": 2, "seq_q": 1000, "dropout_p": 0.1}, False),
+        (64, {"heads_k": 2, "seq_q": 1000, "return_max": True}, False),
+        (64, {"heads_k": 2, "seq_q": 1000, "batch_invariant": True}, False),
+        (64, {"heads_k": 2, "seq_q": 1000, "seqused_k": True}, False),
+    ],
+)
+def test_heads_share_tiles_where_that_was_measured_to_be_faster(
+    d_head: int, change: dict[str, Any], shares: bool
+) -> None:
+    changed = {**SHARED, **change}
+    rows = changed["seq_q"]
+    problem = replace(square(DType.BF16, d_head, rows, True), **{**changed, "seq_k": rows})
+    assert shares_tiles(problem) == shares
+    group = problem.heads_per_kv if shares else 1
+    tiles = problem.batch * problem.heads // group * -(-rows * group // 128)
+    assert num_tiles(problem, 128) == tiles
 
 
 def test_a_recipe_of_documents_serves_lengths_with_the_same_tiles() -> None:
     """Of 16 heads of 112, 128 x 132 x 2.5 x 1.5 rows are 2.5 waves of tiles of 192."""
-    lengths = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
+    lengths: dict[str, Any] = {"seq_q": 1000, "seq_k": 1000, "batch": 8}
     problem = replace(square(DType.BF16, 112, 1000), **lengths, total_q=9000, total_k=9000)
     recipe = recipe_of(chosen(problem), problem, num_sms=132)
     assert recipe.resize is not None

@@ -11,7 +11,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.heuristic import ONE_CONSUMER, heuristic
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.sm90.forward.tiles import MORE_KEYS
+from flash_attention.families.sm90.forward.tiles import MORE_KEYS, num_tiles
 
 # Microseconds, as they were measured on an H200.
 OF_A_COLUMN = 8.6e-5  # for a key that two consumers visit, and each of its columns
@@ -58,7 +58,7 @@ def choose_dense_splits(
 
 def _of_whole_tiles(problem: Problem, config: HopperForwardKernelConfig, num_sms: int) -> float:
     """Estimate the time without splits."""
-    tiles = problem.num_tiles(config.B_r)
+    tiles = num_tiles(problem, config.B_r)
     together = config.side_by_side if tiles > num_sms else 1
     height = config.consumers / 2
     if config.consumers == 1:

@@ -60,7 +60,13 @@ from flash_attention.families.sm90.forward.tensor_maps import (
     of_all_lengths,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.sm90.forward.tiles import LONGEST, SHORT, padded
+from flash_attention.families.sm90.forward.tiles import (
+    LONGEST,
+    SHORT,
+    num_tiles,
+    padded,
+    shares_tiles,
+)
 from flash_attention.families.sm90.wgmma import E4M3 as E4M3_ELEMENT
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
 from flash_attention.families.traced_args import layout_asserts, parameter, prelude
@@ -176,7 +182,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 scratch=scratch,
                 main=len(before),
                 counts_tiles=walk.counts_tiles and not problem.idle,
-                tiles=problem.num_tiles(config.B_r),
+                tiles=num_tiles(problem, config.B_r),
                 resize=resize,
             )
         most_ctas = config.side_by_side * setting.num_sms  # other lengths may have more
@@ -301,8 +307,9 @@ def _features(
 ) -> Sm90Features:
     """Return the features of a problem, and how many heads share a tile.
 
-    If sequences differ in length, heads that share a head of k and v share a tile, so that fewer
-    rows are unused. The rows of a warp are whole queries, unless O is stored from registers.
+    If sequences differ in length or are short, heads that share a head of k and v share a tile, so
+    that fewer rows are unused. The rows of a warp are whole queries, unless O is stored from
+    registers.
     """
     asked = problem.features
     own = Sm90Features(
@@ -329,7 +336,8 @@ def _features(
         )
     group = max(problem.heads_per_kv, 1)
     whole = WARP_ROWS % group == 0 or (config.direct_output and group <= WARPGROUP_ROWS)
-    together = problem.per_batch and config.specialised and whole
+    shares = problem.per_batch or (shares_tiles(problem) and not config.skip_empty)
+    together = shares and config.specialised and whole
     # The rows of a tile are those of one head.
     one_head = asked.dropout or asked.max_score or asked.program is not None
     together = together and not one_head
@@ -375,7 +383,7 @@ def _num_ctas(
     """Count the CTAs: one per tile or split, or as many as are resident if they are persistent."""
     if split is not None:
         return split.num_ctas(problem, config.consumers)
-    tiles = problem.num_tiles(config.B_r)
+    tiles = num_tiles(problem, config.B_r)
     if walk is Walk.ONE_EACH:
         return tiles
     least = 1 if walk is Walk.PACKED else 0  # packed sequences may have no tile at all

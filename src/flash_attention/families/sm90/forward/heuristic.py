@@ -27,6 +27,8 @@ from flash_attention.families.sm90.forward.tiles import (
     SMS,
     begins_within_sectors,
     narrow_keys,
+    num_tiles,
+    shares_tiles,
     tile_of,
 )
 from flash_attention.families.values import smallest_holding
@@ -37,7 +39,9 @@ MIB = 1 << 20
 HELD_MIB = 50  # of K and V that stay in L2
 FEW_TILES = 256  # of two consumers, which fill an H200 twice at most: smaller ones are more even
 ONE_CONSUMER = 0.62  # of the time of two, with 256 columns
-PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
+PACKED_GROUP_MIB, WIDE_PACKED_GROUP_MIB = 32, 256  # up to d_head 192, and with more columns
+"""For packed sequences. The kernel does not depend on their lengths."""
+FEW_PACKED_TILES = 300  # of two consumers, with 256 columns: smaller ones are more even
 SHORT_WINDOW = 256  # keys
 FEW_ROWS = 128  # of a sequence
 SHORT_CAUSAL = 256  # rows of a sequence
@@ -125,7 +129,7 @@ def _config(
     narrow = keys // 2 // 16 * 16 if uneven else 0  # on average the last keys fill half a block
     if few_keys:
         narrow = narrow_keys(problem.seq_k, keys)
-    skip = few_keys and problem.seq_q <= SHORT and d_head > 64
+    skip = few_keys and problem.seq_q <= SHORT and d_head > 64 and not shares_tiles(problem)
     options = {
         **_common(problem, causal),
         "tile_order": _tile_order(problem, d_head, uneven, wide, chosen["consumers"]),
@@ -208,14 +212,14 @@ def _by_width(
         return {**_of_tile(2, 112 if wide else 128, 2), **stale}
     one = may_be_one and causal and not problem.per_batch and _few_tiles(problem)
     if d_head <= 192:
-        if one and problem.num_tiles(2 * WARPGROUP_ROWS) <= SMS:
+        if one and num_tiles(problem, 2 * WARPGROUP_ROWS) <= SMS:
             return {**_of_tile(1, 64, 2), "stale_max": True}
         if causal and problem.seq_k <= SHORT and not problem.per_batch:
             return {**_of_tile(2, 80, 2), **stale, "narrow_keys": 48}
         return {**_of_tile(2, 112, 2), **stale, "narrow_keys": 64}
     keys = 80 if d_head <= 224 and not wide else 64
     return {
-        **_of_tile(1 if one and d_head == 256 else 2, keys, 2),
+        **_of_tile(1 if (one and d_head == 256) or has_few_tiles(problem) else 2, keys, 2),
         "ping_pong": not causal,
         "stale_max": causal,
         "prefetch_q": not (causal and short),
@@ -232,7 +236,9 @@ def _of_tile(consumers: int, keys: int, stages: int) -> dict[str, Any]:
 
 def _common(problem: Problem, causal: bool) -> dict[str, Any]:
     """Return what the configs of all head dimensions have."""
-    group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
+    wide = hopper_d_head(problem) > 192
+    packed = WIDE_PACKED_GROUP_MIB if wide else PACKED_GROUP_MIB
+    group = packed if problem.per_batch else group_mib(problem)
     return {
         "tma": True,
         "specialised": True,
@@ -251,6 +257,8 @@ def _tile_order(
     tile a head."""
     rows = consumers * WARPGROUP_ROWS
     rest = problem.seq_q % rows
+    if shares_tiles(problem):
+        rest = 0
     last_is_shorter = 0 < rest < problem.seq_q <= LONGEST and (d_head > 128 or 2 * rest <= rows)
     memory_bound = wide or (problem.seq_q <= FEW_ROWS and 96 < d_head <= 192)
     takes_next = uneven or (d_head > 64 and (last_is_shorter or memory_bound))
@@ -260,10 +268,10 @@ def _tile_order(
 def _few_tiles(problem: Problem) -> bool:
     """Whether tiles of one consumer are faster than those of two, because they are more even or
     take less than twice as many waves."""
-    tiles = problem.num_tiles(2 * WARPGROUP_ROWS)
+    tiles = num_tiles(problem, 2 * WARPGROUP_ROWS)
     if problem.seq_k < MORE_KEYS * problem.seq_q:
         return tiles <= FEW_TILES
-    waves = [-(-problem.num_tiles(n * WARPGROUP_ROWS) // SMS) for n in (1, 2)]
+    waves = [-(-num_tiles(problem, n * WARPGROUP_ROWS) // SMS) for n in (1, 2)]
     return tiles <= FEW_TILES and waves[0] * ONE_CONSUMER < waves[1]
 
 
@@ -360,6 +368,14 @@ def has_many_rows(problem: Problem) -> bool:
         return False
     waves = problem.num_tiles(3 * WARPGROUP_ROWS) / SMS
     return waves >= least and (d_head <= 112 or problem.seq_q <= 2 * LONGEST)
+
+
+def has_few_tiles(problem: Problem) -> bool:
+    """Whether packed sequences under a mask have so few tiles of 256 columns that smaller ones are
+    faster, because they are more even."""
+    packed = problem.total_q is not None and problem.total_k is not None and _has_mask(problem)
+    wide = packed and hopper_d_head(problem) == 256 and not problem.kv_8_bit
+    return wide and problem.num_tiles(2 * WARPGROUP_ROWS) <= FEW_PACKED_TILES
 
 
 def _side_by_side(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig:

@@ -17,6 +17,7 @@ from flash_attention.families.sm90.forward.decode import Steps, ctas_on_device
 from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.heuristic import (
+    has_few_tiles,
     has_many_rows,
     has_short_documents,
 )
@@ -69,6 +70,11 @@ def resizing(
     return resize
 
 
-def _length(problem: Problem) -> tuple[bool, bool, bool]:
+def _length(problem: Problem) -> tuple[bool, ...]:
     """Return what the heuristic's choice follows from, of the lengths."""
-    return problem.seq_q <= SHORT, has_short_documents(problem), has_many_rows(problem)
+    return (
+        problem.seq_q <= SHORT,
+        has_short_documents(problem),
+        has_many_rows(problem),
+        has_few_tiles(problem),
+    )

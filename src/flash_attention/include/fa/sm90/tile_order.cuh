@@ -67,9 +67,9 @@ struct Persistent {
   class Walk {
    public:
     __device__ explicit Walk(const ForwardKernelArgs& args)
-        : heads_(args.heads),
+        : heads_(args.heads / Config::Rows::kGroup),
           q_blocks_(num_q_blocks<Config>(args)),
-          num_tiles_(q_blocks_ * args.heads * args.batch),
+          num_tiles_(q_blocks_ * heads_ * args.batch),
           next_(blockIdx.x) {}
 
     __device__ bool next(Tile& tile) {
@@ -82,7 +82,8 @@ struct Persistent {
     __device__ void finish() {}
 
    private:
-    const int heads_, q_blocks_, num_tiles_;
+    const int heads_;  // or groups of heads that share a tile
+    const int q_blocks_, num_tiles_;
     int next_;
   };
 };
@@ -97,8 +98,8 @@ struct Dynamic {
    public:
     __device__ explicit Walk(const ForwardKernelArgs& args)
         : counter_(args.tile_counter),
-          heads_(args.heads),
-          all_heads_(args.heads * args.batch),
+          heads_(args.heads / Config::Rows::kGroup),
+          all_heads_(heads_ * args.batch),
           q_blocks_(num_q_blocks<Config>(args)),
           group_(heads_in_group(args)),
           taken_(blockIdx.x - gridDim.x) {}
@@ -125,14 +126,17 @@ struct Dynamic {
     }
 
    private:
+    static constexpr int kSharing = Config::Rows::kGroup;  // heads of a tile
+
     static __device__ int heads_in_group(const ForwardKernelArgs& args) {
       const i64 kv_bytes = static_cast<i64>(args.seq_len_k) * Config::kDHead * 2 * kElementBytes;
-      const i64 fitting = (static_cast<i64>(Config::kGroupMib) << 20) / kv_bytes;
-      return static_cast<int>(min(max(fitting, i64(1)), i64(args.heads) * args.batch));
+      const i64 fitting = (static_cast<i64>(Config::kGroupMib) << 20) / (kv_bytes * kSharing);
+      return static_cast<int>(min(max(fitting, i64(1)), i64(args.heads / kSharing) * args.batch));
     }
 
     int* const counter_;
-    const int heads_, all_heads_, q_blocks_, group_;
+    const int heads_, all_heads_;  // or groups of heads that share a tile
+    const int q_blocks_, group_;
     int taken_;  // tiles that CTAs had taken before, without their first ones
   };
 };
