@@ -218,9 +218,10 @@ def _by_width(
             return {**_of_tile(2, 80, 2), **stale, "narrow_keys": 48}
         return {**_of_tile(2, 112, 2), **stale, "narrow_keys": 64}
     keys = 80 if d_head <= 224 and not wide else 64
+    consumers = 1 if (one and d_head == 256) or has_few_tiles(problem) else 2
     return {
-        **_of_tile(1 if (one and d_head == 256) or has_few_tiles(problem) else 2, keys, 2),
-        "ping_pong": not causal,
+        **_of_tile(consumers, keys, 2),
+        "ping_pong": consumers > 1,
         "stale_max": causal,
         "prefetch_q": not (causal and short),
     }
@@ -379,17 +380,18 @@ def has_few_tiles(problem: Problem) -> bool:
 
 
 def _side_by_side(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig:
-    """Return the config with tiles of one warpgroup, of which a multiprocessor has two if they are
-    narrow: one computes while the other waits."""
+    """Return the config with tiles of one warpgroup, of which a multiprocessor has two: one
+    computes while the other waits."""
+    buffered = config.d_head <= 128  # with more columns two such CTAs have no room for O
     return replace(
         config,
         consumers=1,
-        B_c=64,
+        B_c=64 if config.d_head <= 160 else 48,
         stages=2,
-        narrow_keys=32,
+        narrow_keys=32 if config.d_head <= 160 else 16,
         ping_pong=False,
-        own_output=True,
-        direct_output=False,
+        own_output=buffered,
+        direct_output=not buffered,
     )
 
 

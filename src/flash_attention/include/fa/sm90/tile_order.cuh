@@ -27,6 +27,14 @@ __device__ bool next_tile(Walk& walk, Tile& tile) {
   return more;
 }
 
+// The heads of a group, of `heads` ones of which about `fitting` stay in L2. Groups are even: the short tiles
+// of a small last group would leave multiprocessors idle while its long ones end.
+__device__ inline int even_group(i64 fitting, int heads) {
+  const i64 most = max(fitting, i64(1));
+  const i64 groups = max((heads + most / 2) / most, i64(1));
+  return static_cast<int>((heads + groups - 1) / groups);
+}
+
 }  // namespace fa::sm90
 
 namespace fa::sm90::tile_order {
@@ -131,7 +139,7 @@ struct Dynamic {
     static __device__ int heads_in_group(const ForwardKernelArgs& args) {
       const i64 kv_bytes = static_cast<i64>(args.seq_len_k) * Config::kDHead * 2 * kElementBytes;
       const i64 fitting = (static_cast<i64>(Config::kGroupMib) << 20) / (kv_bytes * kSharing);
-      return static_cast<int>(min(max(fitting, i64(1)), i64(args.heads / kSharing) * args.batch));
+      return even_group(fitting, args.heads / kSharing * args.batch);
     }
 
     int* const counter_;
@@ -198,8 +206,7 @@ struct Packed {
       if (Config::kGroupMib == 0) return sharing;
       const i64 kv_bytes = static_cast<i64>(args.seq_len_k) * Config::kDHead * 2 * kElementBytes;
       const i64 fitting = (static_cast<i64>(Config::kGroupMib) << 20) / kv_bytes;
-      return static_cast<int>(
-          min(max(fitting, i64(1)) * sharing, i64(args.heads / Config::Rows::kGroup)));
+      return even_group(fitting, args.heads / args.heads_per_kv) * sharing;
     }
 
     const ForwardKernelArgs& args_;
