@@ -100,7 +100,7 @@ def shares_tiles(problem: Problem) -> bool:
     tile of each head would have many rows of nobody, and under a causal mask where tiles of more
     heads and fewer queries were measured to be faster."""
     group = problem.heads_per_kv
-    plain = not (problem.per_batch or problem.page_keys or problem.kv_8_bit)
+    plain = not (problem.idle or problem.per_batch or problem.page_keys or problem.kv_8_bit)
     one_head = problem.dropout_p > 0 or problem.return_max or problem.program is not None
     if not plain or one_head or problem.batch_invariant or group < 2 or WARP_ROWS % group:
         return False
