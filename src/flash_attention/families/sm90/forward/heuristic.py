@@ -43,7 +43,7 @@ PACKED_GROUP_MIB, WIDE_PACKED_GROUP_MIB = 32, 256  # up to d_head 192, and with 
 """For packed sequences. The kernel does not depend on their lengths."""
 FEW_PACKED_TILES = 300  # of two consumers, with 256 columns: smaller ones are more even
 SHORT_WINDOW = 256  # keys
-FEW_ROWS = 128  # of a sequence
+FEW_ROWS = 128  # of a sequence, whose loads take longer than its products
 SHORT_CAUSAL = 256  # rows of a sequence
 PACKED_WAVES = {96: 3.25, 112: 2.5, 128: 4.0}
 """By d_head, the waves of tiles from which on three consumers are faster for packed sequences."""
@@ -138,7 +138,8 @@ def _config(
         "narrow_keys": narrow,
         **chosen,
     }
-    own = chosen.get("own_output", False) and not (d_head <= 96 and problem.total_q is not None)
+    packed = problem.total_q is not None and problem.total_k is not None
+    own = chosen.get("own_output", False) and not (packed and d_head <= 96)
     output = {"own_output": own, "direct_output": not own and _may_be_direct(problem, d_head)}
     return HopperForwardKernelConfig(dtype, d_head, **{**options, **output})
 
@@ -181,7 +182,8 @@ def _measured(
 
 
 def _prefetches(problem: Problem, d_head: int, consumers: int, causal: bool) -> bool:
-    """Whether the next Q is prefetched, although K and V take more of L2 than it does."""
+    """Whether the next Q is prefetched. Under a causal mask that was measured to be slower for
+    short sequences, unless heads share K and V."""
     if causal and problem.seq_q <= SHORT_CAUSAL and 64 < d_head <= 128 and consumers == 2:
         return d_head > 96 and problem.heads_per_kv > 1
     return d_head <= 96 or (consumers == 3 and d_head <= 128)
@@ -237,9 +239,9 @@ def _of_tile(consumers: int, keys: int, stages: int) -> dict[str, Any]:
 
 def _common(problem: Problem, causal: bool) -> dict[str, Any]:
     """Return what the configs of all head dimensions have."""
-    wide = hopper_d_head(problem) > 192
-    packed = WIDE_PACKED_GROUP_MIB if wide else PACKED_GROUP_MIB
-    group = packed if problem.per_batch else group_mib(problem)
+    group = group_mib(problem)
+    if problem.per_batch:
+        group = PACKED_GROUP_MIB if hopper_d_head(problem) <= 192 else WIDE_PACKED_GROUP_MIB
     return {
         "tma": True,
         "specialised": True,
