@@ -43,11 +43,11 @@ from flash_attention.families.sm90.forward.heuristic import (
     counts_waves,
     group_mib,
     has_empty_consumers,
-    has_room,
     heuristic,
 )
 from flash_attention.families.sm90.forward.mixed import few_queries
 from flash_attention.families.sm90.forward.resizing import resizing
+from flash_attention.families.sm90.forward.room import has_room
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
     hopper_neighbours,

@@ -12,13 +12,14 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.families.config import changed
-from flash_attention.families.sm90.forward.bias import has_bias, loads_bias, with_room
+from flash_attention.families.sm90.forward.bias import has_bias, with_room
 from flash_attention.families.sm90.forward.config import (
     D_HEADS,
     WARP_ROWS,
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
+from flash_attention.families.sm90.forward.room import changes_scores, spills
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.forward.tiles import (
     LONGEST,
@@ -32,8 +33,6 @@ from flash_attention.families.sm90.forward.tiles import (
     tile_of,
 )
 from flash_attention.families.values import smallest_holding
-from flash_attention.program.bias import has_no_other_places
-from flash_attention.program.reads import reads_pairs
 
 MIB = 1 << 20
 HELD_MIB = 50  # of K and V that stay in L2
@@ -51,7 +50,6 @@ SHORT_DOCUMENT, WIDEST_DOCUMENT = 512, 192  # the longest sequence, and d_head
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 ANY_CONSUMERS = (1, 2, 3)
-MOST_OPERANDS = 112  # registers of O, S and P beside which three consumers change scores
 
 
 def heuristic(
@@ -167,7 +165,7 @@ def _measured(
     """Return the fields of the fastest of the tiles that were measured, if some were."""
     if problem.per_batch or problem.window is not None or problem.program is not None:
         return None
-    fit = tuple(n for n in allowed if n < 3 or not _spills(problem, d_head))
+    fit = tuple(n for n in allowed if n < 3 or not spills(problem, d_head))
     tile = tile_of(problem, d_head, fit, causal=causal, wide=wide)
     if tile is None:
         return None
@@ -202,7 +200,7 @@ def _by_width(
         of_one_length = problem.total_q is None
         three = d_head <= 80 and not (causal and problem.per_batch)
         three = three and not (short and (causal or (problem.per_batch and of_one_length)))
-        three = three and not (_spills(problem, d_head) or _empty_rows(problem.seq_q))
+        three = three and not (spills(problem, d_head) or _empty_rows(problem.seq_q))
         stale |= {"own_output": not (wide and three), "prefetch_q": True}  # without room for both
         fewer = d_head > 64 or (changes_scores(problem) and not has_bias(problem))
         keys = 96 if three and fewer else 128  # more would spill
@@ -304,38 +302,9 @@ def has_empty_consumers(rows: int, consumers: int) -> bool:
     return -(-rows // WARPGROUP_ROWS) % consumers > 0
 
 
-def _spills(problem: Problem, d_head: int) -> bool:
-    """Whether a feature leaves too few registers for three consumers. A bias takes some, and three
-    are faster with it all the same where there are many rows."""
-    program = problem.program
-    capped = problem.return_max and problem.softcap > 0
-    costly = changes_scores(problem) and (d_head > 64 or reads_pairs(program))
-    if program is not None and has_bias(problem) and d_head <= 64 and problem.seq_q > SHORT:
-        costly = not has_no_other_places(program)
-    wide = d_head > 80 and (program is not None or problem.return_max)
-    drops = problem.dropout_p > 0 and (d_head > 64 or changes_scores(problem))
-    return drops or problem.kv_8_bit or capped or costly or wide
-
-
-def has_room(config: HopperForwardKernelConfig, problem: Problem) -> bool:
-    """Whether the consumers have registers for the problem's function, if it changes scores: three
-    need them beside O, S and P. A bias needs shared memory."""
-    if has_bias(problem) and not loads_bias(config, problem):
-        return False
-    if config.consumers < 3 or not changes_scores(problem):
-        return True
-    operands = config.d_head // 2 + 3 * config.B_c // 4
-    return operands <= MOST_OPERANDS and not reads_pairs(problem.program)
-
-
 def _has_mask(problem: Problem) -> bool:
     """Whether some queries do not see all keys."""
     return problem.causal or problem.window is not None or problem.has_mask_function
-
-
-def changes_scores(problem: Problem) -> bool:
-    """Whether a user's function changes scores."""
-    return problem.program is not None and problem.program.score is not None
 
 
 def _empty_rows(rows: int) -> bool:
@@ -367,7 +336,7 @@ def has_many_rows(problem: Problem) -> bool:
         return False
     d_head = hopper_d_head(problem)
     least = PACKED_WAVES.get(d_head)
-    if least is None or _spills(problem, d_head):
+    if least is None or spills(problem, d_head):
         return False
     waves = problem.num_tiles(3 * WARPGROUP_ROWS) / SMS
     return waves >= least and (d_head <= 112 or problem.seq_q <= 2 * LONGEST)

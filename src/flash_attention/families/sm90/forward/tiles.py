@@ -22,7 +22,7 @@ SHARING_GAIN = 0.85  # of the rows, at most, for them to do so
 FEWEST_CAUSAL = 256  # rows of Q above which heads share tiles under a causal mask
 MOST_CAUSAL = 3072  # where they only do so up to a length
 MORE_KEYS = 2  # for each query; with fewer, tiles of a causal mask differ much
-LAST_TILE = 0.5  # of a tile, for which multiprocessors wait at the end if tiles are uneven
+LAST_TILE = 0.5  # of an uneven tile, for which others wait at the end; counted over d_head 64
 NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 SIDE_BY_SIDE_KEYS = (128, 112, 96)  # with which two CTAs of 64 rows and columns fit
 
@@ -92,7 +92,8 @@ def _rows_in_turn(problem: Problem, tile: Tile, even: bool) -> float:
         return rows * (ALONE if together > 1 else 1)
     if even:
         return -(-tiles // (together * SMS)) * together * rows
-    return (tiles / SMS + LAST_TILE) * rows
+    waited = LAST_TILE if max(problem.d_head, problem.d_v) > 64 else 0
+    return (tiles / SMS + waited) * rows
 
 
 def shares_tiles(problem: Problem) -> bool:
